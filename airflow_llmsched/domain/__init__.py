@@ -1,0 +1,1 @@
+"""Frozen values without I/O. Import from the modules, not from here."""

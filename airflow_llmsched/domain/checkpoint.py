@@ -1,0 +1,61 @@
+"""What is known about a checkpoint on storage. Complete, torn and unreadable are three different things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class VerifyDepth(StrEnum):
+    """How hard to look: names, names and sizes, or every byte against its recorded digest."""
+
+    LISTING = "listing"
+    SIZES = "sizes"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRef:
+    """One checkpoint directory. ``torn_reason`` is None when it is complete as far as a listing shows."""
+
+    step: int
+    path: str
+    format: str
+    torn_reason: str | None = None
+    world_size: int | None = None
+    saved_at_s: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the format's completion rule holds."""
+        return self.torn_reason is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sound:
+    """The checkpoint can be loaded, as far as ``depth`` shows. ``digest`` names its content (sha256 of its manifest)."""
+
+    depth: VerifyDepth
+    num_bytes: int
+    digest: str
+    kind: Literal["sound"] = "sound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """The checkpoint must not be loaded. ``reason`` names the file and what is wrong with it."""
+
+    reason: str
+    kind: Literal["damaged"] = "damaged"
+
+
+Verdict = Sound | Damaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compatibility:
+    """Whether a checkpoint can be resumed under another layout, and why not."""
+
+    ok: bool
+    reason: str

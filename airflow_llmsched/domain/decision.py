@@ -1,0 +1,33 @@
+"""A policy's choices. A decision says what should happen; commands (``control.machine``) say which effects that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Launch again with the same plan."""
+
+    reason: str
+    kind: Literal["restart"] = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrate:
+    """Launch again on whatever is free now, with a new plan: other nodes, or another number of ranks."""
+
+    reason: str
+    kind: Literal["migrate"] = "migrate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """Give up the generation."""
+
+    reason: str
+    kind: Literal["abort"] = "abort"
+
+
+Decision = Restart | Migrate | Abort

@@ -1,0 +1,117 @@
+"""A gang: an all-or-nothing set of ranks, as asked for, as launched and as seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placement
+
+
+class GangPhase(StrEnum):
+    """Where a gang is. Preempted, failed, lost and stopped are four different ends."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        """Whether no rank of the gang can still be running by the engine's account."""
+        return self not in (GangPhase.PENDING, GangPhase.STARTING, GangPhase.RUNNING)
+
+
+class Launcher(StrEnum):
+    """What starts the ranks of one node."""
+
+    TORCHRUN = "torchrun"
+    PLAIN = "plain"
+    """Each rank is started directly, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """What to launch. ``command`` is an argument list for each rank and never meets a shell.
+
+    ``environment`` holds plain settings only; secrets travel by reference. ``channel_root`` is where agents report and take
+    orders; ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for ever).
+    """
+
+    key: AttemptKey
+    placement: Placement
+    layout: ParallelLayout
+    command: tuple[str, ...]
+    channel_root: str
+    launcher: Launcher = Launcher.TORCHRUN
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_limit_s: float = 120.0
+    grace_s: float = 10.0
+    flush_interval_s: float = 0.5
+    lease_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """A printable request to one engine. ``body`` is JSON-safe; rendering it had no effect."""
+
+    engine: str
+    key: AttemptKey
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangHandle:
+    """A launched gang, by the engine's own id. JSON-safe and valid in any process."""
+
+    engine: str
+    key: AttemptKey
+    native_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank ended: ``exit_code`` or ``signal``, whichever applies, and the last lines it wrote."""
+
+    rank: int
+    node: NodeId
+    exit_code: int | None
+    signal: int | None
+    at_s: float
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node's part of the gang. ``notice_deadline_s`` is set once the platform announced that it takes the node."""
+
+    node: NodeId
+    phase: GangPhase
+    notice_deadline_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStatus:
+    """A gang as the engine sees it now. ``first_end`` is the rank whose end explains the gang's."""
+
+    phase: GangPhase
+    observed_at_s: float
+    nodes: tuple[NodeStatus, ...] = ()
+    reason: str = ""
+    first_end: RankEnd | None = None
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+
+    @property
+    def noticed(self) -> tuple[NodeStatus, ...]:
+        """Nodes that the platform has announced it will take."""
+        return tuple(node for node in self.nodes if node.notice_deadline_s is not None)

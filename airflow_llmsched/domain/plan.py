@@ -1,0 +1,54 @@
+"""A plan: layout, placement and what they are predicted to cost; and what was turned down, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the planner expects of one layout on one placement. Breakdowns sum to their totals."""
+
+    step_s: float
+    step_breakdown_s: Mapping[str, float]
+    memory_bytes_per_rank: int
+    memory_breakdown_bytes: Mapping[str, int]
+    mfu_ratio: float
+    tokens_per_s: float
+    usd_per_hour: float
+    error_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One legal way to run the workload now."""
+
+    layout: ParallelLayout
+    placement: Placement
+    prediction: Prediction
+    node_shape: str
+    num_domains: int
+
+    def summary(self) -> str:
+        """One line for tables, XCom and logs."""
+        return (
+            f"{self.layout.describe()} on {len(self.placement.nodes)} nodes of {self.node_shape}: "
+            f"{self.prediction.step_s:.3f} s/step, {self.prediction.memory_bytes_per_rank / 2**30:.2f} GiB/rank"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSearch:
+    """The Pareto set, best by the objective first, and the number of candidates that fell out for each reason.
+
+    ``plans`` is empty when nothing is legal; ``relaxation`` then says the smallest change known to help.
+    """
+
+    plans: tuple[Plan, ...]
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    num_candidates: int = 0
+    relaxation: str | None = None

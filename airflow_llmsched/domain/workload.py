@@ -1,0 +1,307 @@
+"""What a user wants trained, in the terms of the trade. ``specs`` builds this from YAML; everything below reads only this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from airflow_llmsched.domain.gang import Launcher
+from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.layout import Recompute
+
+
+class TrainingStage(StrEnum):
+    """Which part of a model's life this run is."""
+
+    PRETRAIN = "pretrain"
+    CONTINUED = "continued"
+    SFT = "sft"
+    LORA = "lora"
+
+
+class Positions(StrEnum):
+    """How positions enter the model; only learned ones have parameters."""
+
+    ROTARY = "rotary"
+    LEARNED = "learned"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """A mixture-of-experts MLP: ``num_routed`` experts of which ``num_active`` serve each token, plus shared ones."""
+
+    num_routed: int
+    num_active: int
+    expert_hidden_size: int
+    num_shared: int = 0
+    num_dense_layers_first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder-only Transformer. Sizes are element counts; ``max_positions`` matters only for learned positions."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn_hidden_size: int
+    vocab_size: int
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    positions: Positions = Positions.ROTARY
+    max_positions: int = 0
+    norm_has_bias: bool = False
+    attention_qkv_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    experts: ExpertShape | None = None
+
+
+class OptimizerKind(StrEnum):
+    """Optimizer, which fixes how many state values it keeps per parameter."""
+
+    ADAMW = "adamw"
+    SGD_MOMENTUM = "sgd_momentum"
+    SGD = "sgd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """Optimizer and the format of its state; ``master_weights`` keeps a state-format copy of the parameters."""
+
+    kind: OptimizerKind = OptimizerKind.ADAMW
+    state_format: NumberFormat = NumberFormat.FP32
+    master_weights: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionSpec:
+    """Formats of matrix operands, stored parameters and gradients."""
+
+    compute: NumberFormat = NumberFormat.BF16
+    parameters: NumberFormat = NumberFormat.BF16
+    gradients: NumberFormat = NumberFormat.FP32
+
+
+class DatasetKind(StrEnum):
+    """Where the training text comes from."""
+
+    PYTHON_STDLIB = "python_stdlib"
+    """The source of the running Python's standard library: real text that every machine has."""
+    FILES = "files"
+    """Files below ``source``, read as bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSpec:
+    """What to stage. ``held_out_ratio`` of the bytes goes to evaluation and is never trained on."""
+
+    kind: DatasetKind
+    source: str | None = None
+    shard_bytes: int = 4 * 1024**2
+    held_out_ratio: float = 0.05
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPhase:
+    """Batch and sequence length from ``from_tokens`` seen onwards."""
+
+    from_tokens: int
+    sequence_length_tokens: int
+    num_sequences: int
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.sequence_length_tokens * self.num_sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """When to stop. Exactly one of ``num_tokens`` and ``num_steps`` is set; ``deadline_s`` counts from the run's start."""
+
+    num_tokens: int | None = None
+    num_steps: int | None = None
+    deadline_s: float | None = None
+    max_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveWeights:
+    """Relative weights, all >= 0 and not all zero."""
+
+    throughput: float = 1.0
+    cost: float = 0.0
+    latency: float = 0.0
+    fairness: float = 0.0
+    reliability: float = 0.0
+    energy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelismWish:
+    """Pinned degrees; None leaves the choice to the planner."""
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    zero_stage: int | None = None
+    micro_batch_size: int | None = None
+    recompute: Recompute | None = None
+
+
+class RankGroup(StrEnum):
+    """Sets of ranks that a placement wish can speak of."""
+
+    GANG = "gang"
+    TP = "tp"
+    PP = "pp"
+    CP = "cp"
+    EP = "ep"
+    DP = "dp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementWish:
+    """Keep each ``group`` inside one domain of ``level``. Required is a rule, preferred a cost."""
+
+    group: RankGroup
+    level: str
+    required: bool
+
+
+class RoleKind(StrEnum):
+    """What a role's processes do."""
+
+    TRAINER = "trainer"
+    DATA_LOADER = "data_loader"
+    EVALUATOR = "evaluator"
+    PARAMETER_SERVER = "parameter_server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """One role of the gang; all roles start or none does. Trainers take their count from the layout (``num_ranks`` None)."""
+
+    kind: RoleKind
+    num_ranks: int | None = None
+    command: tuple[str, ...] = ()
+    accelerators_per_rank: int = 1
+
+
+class CapacityType(StrEnum):
+    """How a node is rented."""
+
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+    RESERVED = "reserved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityWish:
+    """Where capacity may come from. Empty tuples allow any; every entry is a filter, never a cost."""
+
+    clouds: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    jurisdictions: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    capacity_types: tuple[CapacityType, ...] = ()
+    min_ranks: int = 1
+    max_ranks: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """Where and how often to save. ``interval_steps`` or ``interval_s`` or, with neither, once at the end."""
+
+    root: str | None = None
+    format: str = "dcp"
+    interval_steps: int | None = None
+    interval_s: float | None = None
+    keep_last: int = 3
+    require_resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherSpec:
+    """How ranks start. ``command`` is an argument list; empty means the shipped byte-level trainer."""
+
+    kind: Launcher = Launcher.TORCHRUN
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_limit_s: float = 120.0
+    grace_s: float = 10.0
+    hang_limit_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSpec:
+    """Held-out evaluation and its gate: the run fails when the loss is above ``max_loss`` (None: no gate)."""
+
+    command: tuple[str, ...] = ()
+    max_loss: float | None = None
+    num_batches: int = 16
+    limit_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySpec:
+    """Relaunches allowed by failure class (preemption spends none), and launches in a row without a new checkpoint."""
+
+    max_code_failures: int = 1
+    max_infrastructure_failures: int = 5
+    max_attempts_without_progress: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficDemand:
+    """Bytes that each member of a group of ``group_size`` ranks moves per step in one collective."""
+
+    group: str
+    group_size: int
+    collective: str
+    bytes_per_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDemand:
+    """Bytes per rank in one memory tier (``hbm``, ``host``, ``nvme``)."""
+
+    tier: str
+    bytes_per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """One training run. ``model`` is None only for a job that states its own ``communication`` and ``memory``."""
+
+    name: str
+    stage: TrainingStage
+    model: ModelShape | None
+    data: DatasetSpec
+    batch: tuple[BatchPhase, ...]
+    budget: BudgetSpec
+    optimizer: OptimizerSpec = OptimizerSpec()
+    precision: PrecisionSpec = PrecisionSpec()
+    objective: ObjectiveWeights = ObjectiveWeights()
+    parallelism: ParallelismWish = ParallelismWish()
+    placement: tuple[PlacementWish, ...] = ()
+    roles: tuple[RoleSpec, ...] = ()
+    capacity: CapacityWish = CapacityWish()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    launcher: LauncherSpec = LauncherSpec()
+    evaluation: EvaluationSpec | None = None
+    retries: RetrySpec = RetrySpec()
+    communication: tuple[TrafficDemand, ...] = ()
+    memory: tuple[MemoryDemand, ...] = ()
+    lora_rank: int | None = None
+    seed: int = 0

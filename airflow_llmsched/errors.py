@@ -1,0 +1,77 @@
+"""Every error of ours, grouped by what its reader does next. A gang that fails is a status, not an error."""
+
+from __future__ import annotations
+
+
+
+class LlmschedError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class SpecError(LlmschedError):
+    """Fix the spec: names file, line, path and value, and says what would be right."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        hint: str,
+        value: object = None,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.path = path
+        self.hint = hint
+        self.value = value
+        self.file = file
+        self.line = line
+        where = ":".join(str(part) for part in (file, line) if part is not None)
+        shown = "" if value is None else f" = {_short(value)}"
+        super().__init__(f"{where + ': ' if where else ''}{path}{shown}: {hint}")
+
+
+class RelaxError(LlmschedError):
+    """Relax the ask: no plan or placement satisfies it. The message says the smallest relaxation known."""
+
+
+class CapacityError(LlmschedError):
+    """Wait for capacity, or look elsewhere: the ask is legal but nothing is free now."""
+
+
+class TransientError(LlmschedError):
+    """Try again: an outside system answered badly or not in time, and nothing was changed."""
+
+
+class CouldNotLookError(TransientError):
+    """Reconcile first: whether something exists is unknown. Never treat it as absent."""
+
+
+class LaunchError(LlmschedError):
+    """The engine refused or could not complete a launch; whatever had started has been stopped."""
+
+
+class DataError(LlmschedError):
+    """Repair the data: a shard, manifest or checkpoint is missing, torn or does not match its checksum."""
+
+
+class StoreError(TransientError):
+    """The object store could not be read or written. Not the same as an absent object."""
+
+
+class ObjectMissingError(LlmschedError):
+    """The object store was read, and there is no such object."""
+
+
+class ObjectExistsError(LlmschedError):
+    """A create-only write lost: the object is already there."""
+
+
+class InternalError(LlmschedError):
+    """Report a bug: a state that should not exist, with the story that led there."""
+
+
+
+
+def _short(value: object, limit: int = 120) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

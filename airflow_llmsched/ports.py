@@ -1,0 +1,134 @@
+"""Protocols that adapters implement. Synchronous; absence, failure to look and refusal are three different results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
+from airflow_llmsched.domain.gang import GangHandle, GangSpec, GangStatus, LaunchRequest
+from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.domain.topology import TopologyTree
+
+
+class Clock(Protocol):
+    """Time as an argument, so that the simulator can own it."""
+
+    def now_s(self) -> float:
+        """Return Unix seconds."""
+
+    def sleep(self, duration_s: float) -> None:
+        """Return after ``duration_s`` seconds of this clock."""
+
+
+class EngineFeature(StrEnum):
+    """What an engine can do beyond launching and stopping. A missing one is a rejection with a reason."""
+
+    PREEMPT_NODE = "preempt_node"
+    FREE_CAPACITY = "free_capacity"
+
+
+class Engine(Protocol):
+    """Runs gangs. See ``testing.engine_contract`` for what every adapter must prove."""
+
+    name: str
+    features: frozenset[EngineFeature]
+
+    def render(self, gang: GangSpec) -> LaunchRequest:
+        """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot express."""
+
+    def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        """Start the gang, or return the handle of the gang already started under ``key``.
+
+        Raises ``CapacityError`` (nothing free), ``LaunchError`` (refused), ``CouldNotLookError`` (outcome unknown).
+        """
+
+    def find(self, key: RunKey) -> Sequence[GangHandle]:
+        """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
+
+    def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
+        """Return the status of each handle by one native call. Raises ``CouldNotLookError``."""
+
+    def stop(self, handle: GangHandle, *, grace_s: float) -> None:
+        """End every process of the gang within ``grace_s`` + 5 s. Idempotent; silent when it has already ended."""
+
+    def topology(self) -> TopologyTree:
+        """Return nodes with what is free now. Raises ``CouldNotLookError``."""
+
+    def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
+        """Return the last lines a rank wrote; empty when it wrote nothing."""
+
+
+class RunChannel(Protocol):
+    """Control's end of the channel to the agents of one attempt."""
+
+    def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+        """Return whole reports after ``cursor``, in order per node, and the new cursor. A torn last one waits."""
+
+    def order_checkpoint(self) -> None:
+        """Ask all ranks to save at the next step boundary. Repeating it before they have is harmless."""
+
+    def order_stop(self, *, reason: str) -> None:
+        """Ask all ranks to save and exit 0 at the next step boundary."""
+
+    def renew(self, *, until_s: float) -> None:
+        """Let agents keep their ranks until ``until_s``; later ones fence themselves."""
+
+
+class PlacementSolver(Protocol):
+    """Chooses nodes and maps ranks."""
+
+    def place(self, problem: PlacementProblem, *, time_limit_s: float, seed: int) -> Placed | NotPlaced:
+        """Return a placement or a counted refusal. Deterministic for a seed."""
+
+
+class CheckpointFormat(Protocol):
+    """Knows when checkpoints of one layout on storage are complete and what can resume from them."""
+
+    name: str
+
+    def scan(self, root: str) -> Iterator[CheckpointRef]:
+        """Yield checkpoints below ``root``, highest step first, each complete or torn and why. An absent root has none."""
+
+    def verify(self, ref: CheckpointRef, *, depth: VerifyDepth) -> Verdict:
+        """Check ``ref`` as deep as asked. Raises ``CouldNotLookError`` when storage cannot be read."""
+
+    def can_resume(self, ref: CheckpointRef, layout: ParallelLayout) -> Compatibility:
+        """Say whether a gang with ``layout`` can load ``ref``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One stored object. ``key`` is relative to the store's root."""
+
+    key: str
+    num_bytes: int
+    modified_s: float
+
+
+class ObjectStore(Protocol):
+    """Bytes under keys (``a/b/c``, no leading slash). Raises ``StoreError`` whenever it could not look or write."""
+
+    @property
+    def uri(self) -> str:
+        """Return the root's URI."""
+
+    def get(self, key: str) -> bytes:
+        """Return an object's bytes. Raises ``ObjectMissingError``."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or overwrite; readers see the old bytes or the new, never a mixture."""
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write only if absent, durably. Raises ``ObjectExistsError``: of two writers exactly one wins."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield objects whose key starts with ``prefix``, in key order."""
+
+    def delete(self, key: str) -> None:
+        """Delete; silent when absent."""
