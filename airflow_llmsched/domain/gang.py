@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement
@@ -42,8 +43,9 @@ class Launcher(StrEnum):
 class GangSpec:
     """What to launch. ``command`` is an argument list for each rank and never meets a shell.
 
-    ``environment`` holds plain settings only; secrets travel by reference. ``channel_root`` is where agents report and take
-    orders; ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for ever).
+    ``environment`` holds plain settings only; secrets travel by reference. ``channel_root`` is where agents report and
+    take orders; ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for ever). Once a
+    rank has exited 0, the others must follow within ``exit_grace_s``, or the gang has failed: that rank left early.
     """
 
     key: AttemptKey
@@ -57,6 +59,7 @@ class GangSpec:
     grace_s: float = 10.0
     flush_interval_s: float = 0.5
     lease_s: float | None = None
+    exit_grace_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +104,17 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStatus:
-    """A gang as the engine sees it now. ``first_end`` is the rank whose end explains the gang's."""
+    """A gang as the engine sees it now. ``first_end`` is the rank whose end explains the gang's.
+
+    ``fault`` is the engine's word for why the gang ended, where it knows more than the phase says, else None.
+    """
 
     phase: GangPhase
     observed_at_s: float
     nodes: tuple[NodeStatus, ...] = ()
     reason: str = ""
     first_end: RankEnd | None = None
+    fault: FaultKind | None = None
     started_at_s: float | None = None
     ended_at_s: float | None = None
 

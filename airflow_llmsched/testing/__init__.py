@@ -1,0 +1,1 @@
+"""What the author of an adapter subclasses to prove it. Import from the modules, not from here."""
