@@ -1,0 +1,1 @@
+"""Stages training text: finds it, packs it into checksummed shards, and checks them later."""
