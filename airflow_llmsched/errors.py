@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 
 
 class LlmschedError(Exception):
@@ -28,6 +29,27 @@ class SpecError(LlmschedError):
         where = ":".join(str(part) for part in (file, line) if part is not None)
         shown = "" if value is None else f" = {_short(value)}"
         super().__init__(f"{where + ': ' if where else ''}{path}{shown}: {hint}")
+
+    @property
+    def errors(self) -> tuple[SpecError, ...]:
+        """Every error found; more than one only in :class:`SpecErrors`."""
+        return (self,)
+
+
+class SpecErrors(SpecError):
+    """All errors of one spec at once, in file order. Its own fields are those of the first."""
+
+    def __init__(self, errors: Sequence[SpecError]) -> None:
+        first = errors[0]
+        super().__init__(path=first.path, hint=first.hint, value=first.value, file=first.file, line=first.line)
+        self._errors = tuple(errors)
+        listed = "".join(f"\n  - {error}" for error in self._errors)
+        self.args = (f"{len(self._errors)} errors in the spec:{listed}",)
+
+    @property
+    def errors(self) -> tuple[SpecError, ...]:
+        """Every error found."""
+        return self._errors
 
 
 class RelaxError(LlmschedError):

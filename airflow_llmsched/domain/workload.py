@@ -41,7 +41,12 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder-only Transformer. Sizes are element counts; ``max_positions`` matters only for learned positions."""
+    """A decoder-only Transformer. Sizes are element counts; ``max_positions`` matters only for learned positions.
+
+    ``norm_has_weight`` is False for norms without parameters (OLMo 1). ``qk_norm`` has one weight per head element, shared
+    by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
+    ``attention_window_tokens`` bounds how far back each token attends (None: to the start).
+    """
 
     name: str
     num_layers: int
@@ -60,6 +65,9 @@ class ModelShape:
     attention_out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_full_width: bool = False
+    norm_has_weight: bool = True
+    attention_window_tokens: int | None = None
     experts: ExpertShape | None = None
 
 
@@ -264,12 +272,16 @@ class RetrySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficDemand:
-    """Bytes that each member of a group of ``group_size`` ranks moves per step in one collective."""
+    """Bytes that each member of a group of ``group_size`` ranks moves per step in one collective.
+
+    With ``peer_group`` the traffic leaves ``group`` for that other group (for instance trainers to parameter servers).
+    """
 
     group: str
     group_size: int
     collective: str
     bytes_per_step: int
+    peer_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
