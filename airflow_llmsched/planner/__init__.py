@@ -1,0 +1,1 @@
+"""Arithmetic and search. Pure: no clock, no I/O, no engine names."""

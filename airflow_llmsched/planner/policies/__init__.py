@@ -1,0 +1,1 @@
+"""Policies: pure functions from what happened to what should happen."""
