@@ -1,0 +1,1 @@
+"""Cost of one training step: parameters, FLOPs, memory, communication, time."""

@@ -1,0 +1,1 @@
+"""Packaged facts about hardware (``hardware.toml``)."""

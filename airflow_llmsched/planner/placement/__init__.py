@@ -1,0 +1,1 @@
+"""Choosing nodes and mapping ranks."""

@@ -1,0 +1,109 @@
+"""Facts: exact totals of public checkpoints (shapes from their config.json, totals as published by the model authors)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters, layer_parameters
+from tests.support.models import (
+    GPT2,
+    GPT_NEOX_20B,
+    GRANITE_1B_A400M,
+    LLAMA2_7B,
+    LLAMA31_8B,
+    MISTRAL_7B,
+    MIXTRAL_8X7B,
+    PHI3_MINI,
+    QWEN3_4B,
+    QWEN3_30B_A3B,
+    QWEN25_7B,
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "total"),
+    [
+        (LLAMA2_7B, 6_738_415_616),
+        (LLAMA31_8B, 8_030_261_248),
+        (MISTRAL_7B, 7_241_732_096),
+        (MIXTRAL_8X7B, 46_702_792_704),
+        (QWEN25_7B, 7_615_616_512),
+        (QWEN3_4B, 4_022_468_096),
+        (QWEN3_30B_A3B, 30_532_122_624),
+        (PHI3_MINI, 3_821_079_552),
+        (GPT_NEOX_20B, 20_554_567_680),
+        (GRANITE_1B_A400M, 1_334_628_352),
+        (GPT2, 124_439_808),
+    ],
+    ids=lambda value: value.name if isinstance(value, ModelShape) else None,
+)
+def test_the_total_of_a_public_checkpoint_is_exact(shape: ModelShape, total: int) -> None:
+    assert count_parameters(shape).total == total
+
+
+@pytest.mark.parametrize(
+    ("shape", "active"),
+    [(MIXTRAL_8X7B, 12_879_925_248), (QWEN3_30B_A3B, 3_353_032_704), (GRANITE_1B_A400M, 428_658_688)],
+    ids=lambda value: value.name if isinstance(value, ModelShape) else None,
+)
+def test_active_parameters_of_a_mixture_of_experts_are_exact(shape: ModelShape, active: int) -> None:
+    assert count_parameters(shape).active == active
+
+
+def test_both_conventions_of_non_embedding_and_active_are_named() -> None:
+    assert round(count_parameters(QWEN25_7B).non_embedding / 1e9, 2) == 6.53
+    assert round(count_parameters(QWEN3_4B).non_embedding / 1e9, 1) == 3.6
+    qwen = count_parameters(QWEN3_30B_A3B)
+    assert qwen.active - qwen.active_without_input_embedding == 151_936 * 2048
+    tied = count_parameters(QWEN3_4B)
+    assert tied.active_without_input_embedding == tied.total
+
+
+def test_shared_experts_and_dense_first_layers_are_counted_apart_from_routed_ones() -> None:
+    experts = ExpertShape(num_routed=8, num_active=2, expert_hidden_size=16, num_shared=1, num_dense_layers_first=1)
+    shape = ModelShape(
+        name="moe", num_layers=3, hidden_size=32, num_heads=4, num_kv_heads=4, head_size=8, ffn_hidden_size=64,
+        vocab_size=100, experts=experts,
+    )  # fmt: skip
+    count = count_parameters(shape)
+    assert count.mlp == 3 * 32 * 64 + 2 * (3 * 32 * 16)
+    assert count.routed_experts == 2 * 8 * (3 * 32 * 16)
+    assert count.active_routed_experts == 2 * 2 * (3 * 32 * 16)
+    assert count.router == 2 * 32 * 8
+
+
+def test_lora_counts_two_factors_for_every_matrix() -> None:
+    h, f = 4096, 11008
+    expected = 32 * 8 * (4 * (h + h) + 3 * (h + f))
+    assert count_lora_parameters(LLAMA2_7B, rank=8) == expected
+
+
+sizes = st.integers(1, 6)
+
+
+@given(
+    layers=sizes, heads=sizes, group=sizes, head=sizes, ffn=sizes, vocab=sizes, positions=sizes,
+    flags=st.tuples(*[st.booleans()] * 7), learned=st.booleans(), routed=st.integers(0, 4), shared=st.integers(0, 2),
+)  # fmt: skip
+def test_layers_and_embeddings_add_up_to_the_total(
+    layers: int, heads: int, group: int, head: int, ffn: int, vocab: int, positions: int,
+    flags: tuple[bool, ...], learned: bool, routed: int, shared: int,
+) -> None:  # fmt: skip
+    experts = (
+        ExpertShape(num_routed=routed, num_active=1, expert_hidden_size=ffn, num_shared=shared) if routed else None
+    )
+    shape = ModelShape(
+        name="any", num_layers=layers, hidden_size=heads * group * head, num_heads=heads * group, num_kv_heads=heads,
+        head_size=head, ffn_hidden_size=ffn, vocab_size=vocab, max_positions=positions,
+        positions=Positions.LEARNED if learned else Positions.ROTARY, experts=experts,
+        gated_mlp=flags[0], tied_embeddings=flags[1], norm_has_bias=flags[2], attention_qkv_bias=flags[3],
+        attention_out_bias=flags[4], mlp_bias=flags[5], qk_norm=flags[6],
+    )  # fmt: skip
+    count = count_parameters(shape)
+    final_norm = shape.hidden_size * (2 if shape.norm_has_bias else 1)
+    per_layer = layer_parameters(shape, moe=experts is not None).total
+    assert count.total == count.embedding + layers * per_layer + final_norm
+    assert count.active <= count.total
