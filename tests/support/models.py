@@ -37,12 +37,12 @@ PHI3_MINI = ModelShape(
     ffn_hidden_size=8192, vocab_size=32064,
 )  # fmt: skip
 _BIASES_EVERYWHERE = ModelShape(
-    name="biases", num_layers=1, hidden_size=1, num_heads=1, num_kv_heads=1, head_size=1, ffn_hidden_size=1, vocab_size=1,
-    gated_mlp=False, norm_has_bias=True, attention_qkv_bias=True, attention_out_bias=True, mlp_bias=True,
+    name="biases", num_layers=1, hidden_size=1, num_heads=1, num_kv_heads=1, head_size=1, ffn_hidden_size=1,
+    vocab_size=1, gated_mlp=False, norm_has_bias=True, attention_qkv_bias=True, attention_out_bias=True, mlp_bias=True,
 )  # fmt: skip
 GPT_NEOX_20B = replace(
-    _BIASES_EVERYWHERE, name="gpt-neox-20b", num_layers=44, hidden_size=6144, num_heads=64, num_kv_heads=64, head_size=96,
-    ffn_hidden_size=24576, vocab_size=50432,
+    _BIASES_EVERYWHERE, name="gpt-neox-20b", num_layers=44, hidden_size=6144, num_heads=64, num_kv_heads=64,
+    head_size=96, ffn_hidden_size=24576, vocab_size=50432,
 )  # fmt: skip
 GPT2 = replace(
     _BIASES_EVERYWHERE, name="gpt2", num_layers=12, hidden_size=768, num_heads=12, num_kv_heads=12, head_size=64,
@@ -58,7 +58,7 @@ GRANITE_1B_A400M = ModelShape(
 def megatron_gpt(
     *, name: str, num_heads: int, hidden_size: int, num_layers: int, sequence_length_tokens: int = 2048
 ) -> ModelShape:
-    """Return a GPT of the Megatron-LM papers: vocabulary 51,200, learned positions, tied embeddings, biases everywhere."""
+    """Return a GPT of the Megatron-LM papers: vocabulary 51,200, learned positions, tied head, biases everywhere."""
     return replace(
         GPT2, name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, num_kv_heads=num_heads,
         head_size=hidden_size // num_heads, ffn_hidden_size=4 * hidden_size, vocab_size=51200,

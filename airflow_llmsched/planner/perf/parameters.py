@@ -11,8 +11,8 @@ from airflow_llmsched.domain.workload import ModelShape, Positions
 class ParameterCount:
     """Parameters by part. Parts add up to ``total``; a tied output head has none of its own.
 
-    ``routed_experts`` counts every routed expert, ``active_routed_experts`` only those that serve one token. ``mlp`` holds
-    dense MLPs and shared experts, which serve every token.
+    ``routed_experts`` counts every routed expert, ``active_routed_experts`` only those that serve one token. ``mlp``
+    holds dense MLPs and shared experts, which serve every token.
     """
 
     token_embedding: int
@@ -59,8 +59,9 @@ class ParameterCount:
 class LayerParameters:
     """Parameters of one layer, split by how tensor parallelism treats them.
 
-    ``*_split`` are divided by the tensor-parallel degree (matrices, and biases of column-parallel ones), ``replicated`` are
-    not (norms, router, biases of row-parallel matrices). ``experts_split`` are routed experts, divided by expert parallelism too.
+    ``*_split`` are divided by the tensor-parallel degree (matrices, and biases of column-parallel ones), ``replicated``
+    are not (norms, router, biases of row-parallel matrices). ``experts_split`` are routed experts, which expert
+    parallelism divides too.
     """
 
     attention_split: int
@@ -79,7 +80,7 @@ class LayerParameters:
 
     @property
     def attention(self) -> int:
-        """Attention matrices, biases, and query and key norms' share excluded."""
+        """Attention matrices and their biases, query and key norms excluded."""
         return self.attention_split + self.attention_biases_replicated
 
     @property
@@ -101,8 +102,8 @@ class LayerParameters:
 def count_parameters(shape: ModelShape) -> ParameterCount:
     """Count exactly. Two norms per layer and one at the end; biases only where ``shape`` says so.
 
-    Not expressible in ``ModelShape`` and so not counted here: latent attention (MLA), extra norms, router biases, attention
-    sinks, embedding projections.
+    Not expressible in ``ModelShape`` and so not counted here: latent attention (MLA), extra norms, router biases,
+    attention sinks, embedding projections.
     """
     num_dense = num_dense_layers(shape)
     num_moe = shape.num_layers - num_dense
@@ -127,7 +128,8 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
 def count_lora_parameters(shape: ModelShape, *, rank: int) -> int:
     """Trainable parameters of LoRA on every matrix of attention and MLP, routed experts included (Hu et al. 2021).
 
-    A matrix of (n, m) gets two factors, (n, rank) and (rank, m). Embeddings, head and router stay frozen without adapters.
+    A matrix of (n, m) gets two factors, (n, rank) and (rank, m). Embeddings, head and router stay frozen, without
+    adapters.
     """
     h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
     attention = rank * ((h + q) + 2 * (h + kv) + (q + h))
@@ -160,7 +162,7 @@ def layer_parameters(shape: ModelShape, *, moe: bool) -> LayerParameters:
         experts_split=num_routed * (matrices + column_biases),
         expert_biases_replicated=num_routed * row_bias,
         router=h * num_routed,
-        norms=2 * norm_parameters(shape) + (2 * shape.head_size if shape.qk_norm else 0),
+        norms=2 * norm_parameters(shape) + qk_norm_parameters(shape),
         attention_biases_replicated=h if shape.attention_out_bias else 0,
         mlp_biases_replicated=num_always_on * row_bias,
     )
@@ -177,5 +179,13 @@ def num_mlp_matrices(shape: ModelShape) -> int:
 
 
 def norm_parameters(shape: ModelShape) -> int:
-    """Scale, and shift where norms have a bias."""
-    return shape.hidden_size * (2 if shape.norm_has_bias else 1)
+    """Scale where norms have weights, and shift where they have a bias."""
+    return shape.hidden_size * (int(shape.norm_has_weight) + int(shape.norm_has_bias))
+
+
+def qk_norm_parameters(shape: ModelShape) -> int:
+    """One scale per head element, shared by all heads, or per element of the whole query and key."""
+    if not shape.qk_norm:
+        return 0
+    num_heads = shape.num_heads + shape.num_kv_heads if shape.qk_norm_full_width else 2
+    return num_heads * shape.head_size

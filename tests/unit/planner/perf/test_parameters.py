@@ -1,6 +1,8 @@
-"""Facts: exact totals of public checkpoints (shapes from their config.json, totals as published by the model authors)."""
+"""Facts: exact totals of public checkpoints (shapes from config.json, totals as their authors published)."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -81,29 +83,38 @@ def test_lora_counts_two_factors_for_every_matrix() -> None:
     assert count_lora_parameters(LLAMA2_7B, rank=8) == expected
 
 
-sizes = st.integers(1, 6)
+def test_norms_without_weights_and_full_width_qk_norms_are_counted_as_said() -> None:
+    bare = replace(LLAMA2_7B, norm_has_weight=False)
+    assert count_parameters(bare).norms == 0
+    wide = replace(LLAMA31_8B, qk_norm=True, qk_norm_full_width=True)
+    assert count_parameters(wide).norms - count_parameters(LLAMA31_8B).norms == 32 * (32 + 8) * 128
 
 
-@given(
-    layers=sizes, heads=sizes, group=sizes, head=sizes, ffn=sizes, vocab=sizes, positions=sizes,
-    flags=st.tuples(*[st.booleans()] * 7), learned=st.booleans(), routed=st.integers(0, 4), shared=st.integers(0, 2),
-)  # fmt: skip
-def test_layers_and_embeddings_add_up_to_the_total(
-    layers: int, heads: int, group: int, head: int, ffn: int, vocab: int, positions: int,
-    flags: tuple[bool, ...], learned: bool, routed: int, shared: int,
-) -> None:  # fmt: skip
-    experts = (
-        ExpertShape(num_routed=routed, num_active=1, expert_hidden_size=ffn, num_shared=shared) if routed else None
+@st.composite
+def any_shape(draw: st.DrawFn) -> ModelShape:
+    size = st.integers(1, 6)
+    flag = st.booleans()
+    kv_heads, group, head = draw(size), draw(size), draw(size)
+    experts = ExpertShape(
+        num_routed=draw(st.integers(1, 4)),
+        num_active=1,
+        expert_hidden_size=draw(size),
+        num_shared=draw(st.integers(0, 2)),
     )
-    shape = ModelShape(
-        name="any", num_layers=layers, hidden_size=heads * group * head, num_heads=heads * group, num_kv_heads=heads,
-        head_size=head, ffn_hidden_size=ffn, vocab_size=vocab, max_positions=positions,
-        positions=Positions.LEARNED if learned else Positions.ROTARY, experts=experts,
-        gated_mlp=flags[0], tied_embeddings=flags[1], norm_has_bias=flags[2], attention_qkv_bias=flags[3],
-        attention_out_bias=flags[4], mlp_bias=flags[5], qk_norm=flags[6],
+    return ModelShape(
+        name="any", num_layers=draw(size), hidden_size=kv_heads * group * head, num_heads=kv_heads * group,
+        num_kv_heads=kv_heads, head_size=head, ffn_hidden_size=draw(size), vocab_size=draw(size),
+        max_positions=draw(size), positions=draw(st.sampled_from(Positions)),
+        gated_mlp=draw(flag), tied_embeddings=draw(flag), norm_has_bias=draw(flag), attention_qkv_bias=draw(flag),
+        attention_out_bias=draw(flag), mlp_bias=draw(flag), qk_norm=draw(flag),
+        experts=experts if draw(flag) else None,
     )  # fmt: skip
+
+
+@given(shape=any_shape())
+def test_layers_and_embeddings_add_up_to_the_total(shape: ModelShape) -> None:
     count = count_parameters(shape)
     final_norm = shape.hidden_size * (2 if shape.norm_has_bias else 1)
-    per_layer = layer_parameters(shape, moe=experts is not None).total
-    assert count.total == count.embedding + layers * per_layer + final_norm
+    per_layer = layer_parameters(shape, moe=shape.experts is not None).total
+    assert count.total == count.embedding + shape.num_layers * per_layer + final_norm
     assert count.active <= count.total
