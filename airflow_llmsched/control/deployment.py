@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +28,15 @@ class Deployment:
 def deployment_id(store: ObjectStore, *, propose: Callable[[], str] = lambda: str(uuid.uuid4())) -> str:
     """Return the id of the deployment whose state root ``store`` is, made on first use.
 
-    Of several processes that make it at once exactly one wins and all return its id. Raises ``StoreError`` when the store
-    could not be read or written (never a fresh id instead), ``DataError`` when the object is no deployment record.
+    Of several processes that make it at once exactly one wins and all return its id. Raises ``StoreError`` when the
+    store could not be read or written (never a fresh id instead), ``DataError`` when the object is no such record.
     """
     try:
         return _read(store)
     except ObjectMissingError:
         pass
-    try:
+    with contextlib.suppress(ObjectExistsError):
         store.create(DEPLOYMENT_OBJECT, codec.to_json(Deployment(id=propose())))
-    except ObjectExistsError:
-        pass
     return _read(store)
 
 

@@ -1,9 +1,11 @@
-"""A policy's choices. A decision says what should happen; commands (``control.machine``) say which effects that takes."""
+"""A policy's choices. A decision says what should happen; commands (``control.machine``) which effects that takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from airflow_llmsched.domain.identity import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +18,13 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrate:
-    """Launch again on whatever is free now, with a new plan: other nodes, or another number of ranks."""
+    """Launch again on whatever is free now, with a new plan: other nodes, or another number of ranks.
+
+    ``excluded`` are nodes to stay off as long as a plan without them exists.
+    """
 
     reason: str
+    excluded: tuple[NodeId, ...] = ()
     kind: Literal["migrate"] = "migrate"
 
 

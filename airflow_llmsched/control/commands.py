@@ -1,0 +1,129 @@
+"""Effects that the run machine asks for. Each is safe to perform again: a crash loses at most the record of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.health import Fault
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.planner.policies.failure import FailureHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOthers:
+    """Stop every live gang of the run before the generation launches its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoosePlan:
+    """Plan on what is free now: ``keep`` if its nodes are, else anew, off the ``excluded`` nodes where possible.
+
+    ``first`` is set until the generation has launched: a plan made before the run opened may serve.
+    """
+
+    keep: Plan | None
+    excluded: tuple[NodeId, ...]
+    first: bool
+    waiting_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitForCapacity:
+    """Look again at ``until_s``."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseCheckpoint:
+    """Find the newest sound checkpoint that ``plan`` can resume from. ``newest`` is known to have existed."""
+
+    plan: Plan
+    newest: CheckpointRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordIntent:
+    """Record that a gang is about to be submitted under ``key``."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Adopt the gang that exists under ``key``, or submit it."""
+
+    key: AttemptKey
+    channel_root: str
+    plan: Plan
+    checkpoint: CheckpointRef | None
+    waiting_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchGang:
+    """Watch until there is something to hand over."""
+
+    handle: GangHandle
+    channel_root: str
+    launched_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopGang:
+    """Stop the gang and wait until it is gone; ``save_first`` gives it its grace to save and leave by itself."""
+
+    handle: GangHandle
+    channel_root: str
+    reason: str
+    save_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assess:
+    """Look for new durable checkpoints, then let the failure policy decide about ``fault``."""
+
+    fault: Fault
+    history: FailureHistory
+    newest: CheckpointRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRun:
+    """Find the final checkpoint and record success."""
+
+    last_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailRun:
+    """Record the failure. Nothing is alive any more."""
+
+    reason: str
+    fault: Fault | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRun:
+    """Stop whatever of the run is alive, then record the end."""
+
+    reason: str
+
+
+Command = (
+    StopOthers
+    | ChoosePlan
+    | WaitForCapacity
+    | ChooseCheckpoint
+    | RecordIntent
+    | Launch
+    | WatchGang
+    | StopGang
+    | Assess
+    | FinishRun
+    | FailRun
+    | CancelRun
+)

@@ -1,0 +1,445 @@
+"""The run as a state machine. Pure: no clock, no I/O; a run's state is the fold of its journal.
+
+Every phase but the last three has its command, and performing it leads to an event that leaves the phase. So a worker
+that dies between an effect and its record leaves a state from which the next worker repeats the effect, and every
+command is safe to repeat.
+
+    NEW > CLOSING > PLANNING > RESUMING > READY > LAUNCHING > WATCHING > FINISHING > SUCCEEDED
+                     ^  v WAITING                                v fault
+                     +-------------- ASSESSING < RECOVERING <----+
+    deadline: ENDING > FAILING > FAILED          cancel, from anywhere: CANCELLING > CANCELLED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from airflow_llmsched.control import commands as cmd
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.decision import Abort, Migrate
+from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.health import Fault
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.errors import InternalError
+from airflow_llmsched.planner.policies.failure import FailureHistory
+
+STORY_LENGTH = 40
+
+
+class RunPhase(StrEnum):
+    """Where a run is."""
+
+    NEW = "new"
+    CLOSING = "closing"
+    PLANNING = "planning"
+    WAITING = "waiting"
+    RESUMING = "resuming"
+    READY = "ready"
+    LAUNCHING = "launching"
+    WATCHING = "watching"
+    RECOVERING = "recovering"
+    ASSESSING = "assessing"
+    ENDING = "ending"
+    FINISHING = "finishing"
+    FAILING = "failing"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the generation has ended."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """All that decisions need.
+
+    ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
+    ``checkpoint`` the one that the next or current launch resumes from.
+    """
+
+    run: RunKey
+    phase: RunPhase = RunPhase.NEW
+    generation: int = 0
+    asked_generation: int = 0
+    owner: str = ""
+    attempt: int = 0
+    plan: Plan | None = None
+    keep_plan: bool = False
+    excluded: tuple[NodeId, ...] = ()
+    checkpoint: CheckpointRef | None = None
+    newest: CheckpointRef | None = None
+    channel_root: str = ""
+    handle: GangHandle | None = None
+    launched_at_s: float | None = None
+    fault: Fault | None = None
+    history: FailureHistory = field(default_factory=FailureHistory)
+    last_step: int | None = None
+    reason: str = ""
+    waiting_since_s: float | None = None
+    waiting_until_s: float | None = None
+    released: bool = False
+    story: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> AttemptKey:
+        """The attempt intended last; number 0 before the first."""
+        return AttemptKey(run=self.run, generation=self.generation, attempt=self.attempt)
+
+    @property
+    def next_key(self) -> AttemptKey:
+        """The attempt to be intended next."""
+        return replace(self.key, attempt=self.attempt + 1)
+
+
+def fold(run: RunKey, events: Iterable[ev.AnyEvent]) -> RunState:
+    """Return the state that a journal's events lead to. Raises ``InternalError`` where they make no sense."""
+    state = RunState(run=run)
+    for event in events:
+        state, _ = advance(state, event)
+    return state
+
+
+def advance(state: RunState, event: ev.AnyEvent) -> tuple[RunState, tuple[cmd.Command, ...]]:
+    """Return the state after ``event`` and what is to be done now.
+
+    Raises:
+        InternalError: the event cannot happen in this phase; the message tells how the run came here.
+    """
+    allowed, handler = _HANDLERS[type(event)]
+    if allowed is not None and state.phase not in allowed:
+        raise _impossible(state, event)
+    after = handler(state, event)
+    line = f"{event.at_s:.3f} {event.kind}: {state.phase} -> {after.phase}"
+    after = replace(after, story=(*state.story, line)[-STORY_LENGTH:])
+    return after, commands(after)
+
+
+def commands(state: RunState) -> tuple[cmd.Command, ...]:
+    """Return what is to be done in this state: the same after a crash as before it."""
+    build = _COMMANDS.get(state.phase)
+    return (build(state),) if build else ()
+
+
+def _opened(state: RunState, event: ev.Opened) -> RunState:
+    if event.generation <= state.generation:
+        raise _impossible(state, event)
+    return RunState(
+        run=state.run,
+        phase=RunPhase.CLOSING,
+        generation=event.generation,
+        asked_generation=event.asked_generation,
+        owner=event.owner,
+        story=state.story,
+    )
+
+
+def _resumed(state: RunState, event: ev.Resumed) -> RunState:
+    return replace(state, owner=event.owner)
+
+
+def _reopened(state: RunState, event: ev.Reopened) -> RunState:
+    return replace(
+        state,
+        phase=RunPhase.CLOSING,
+        owner=event.owner,
+        history=FailureHistory(),
+        excluded=(),
+        fault=None,
+        reason="",
+        keep_plan=True,
+        waiting_since_s=None,
+        released=False,
+    )
+
+
+def _unchanged(state: RunState, _event: Any) -> RunState:
+    return state
+
+
+def _planning(state: RunState, _event: Any) -> RunState:
+    return replace(state, phase=RunPhase.PLANNING)
+
+
+def _plan_chosen(state: RunState, event: ev.PlanChosen) -> RunState:
+    return replace(state, phase=RunPhase.RESUMING, plan=event.plan, keep_plan=True)
+
+
+def _plan_refused(state: RunState, event: ev.PlanRefused) -> RunState:
+    return _wait_or_fail(state, at_s=event.at_s, until_s=event.retry_at_s, reason=event.reason)
+
+
+def _checkpoint_chosen(state: RunState, event: ev.CheckpointChosen) -> RunState:
+    newest = _newer(state.newest, event.checkpoint)
+    return replace(state, phase=RunPhase.READY, checkpoint=event.checkpoint, newest=newest)
+
+
+def _checkpoint_missing(state: RunState, event: ev.CheckpointMissing) -> RunState:
+    return _failing(state, reason=event.reason)
+
+
+def _launch_intended(state: RunState, event: ev.LaunchIntended) -> RunState:
+    if event.key != state.next_key:
+        raise _impossible(state, event)
+    return replace(
+        state,
+        phase=RunPhase.LAUNCHING,
+        attempt=event.key.attempt,
+        channel_root=event.channel_root,
+        handle=None,
+        launched_at_s=None,
+    )
+
+
+def _launched(state: RunState, event: ev.Launched | ev.Adopted) -> RunState:
+    if event.handle.key != state.key:
+        raise _impossible(state, event)
+    return replace(
+        state,
+        phase=RunPhase.WATCHING,
+        handle=event.handle,
+        launched_at_s=event.at_s,
+        history=state.history.launched(),
+        fault=None,
+        waiting_since_s=None,
+    )
+
+
+def _launch_refused(state: RunState, event: ev.LaunchRefused) -> RunState:
+    if event.fault is None:
+        return _wait_or_fail(state, at_s=event.at_s, until_s=event.retry_at_s, reason=event.reason)
+    history = state.history.launched().struck(event.fault)
+    return replace(state, phase=RunPhase.ASSESSING, fault=event.fault, history=history, waiting_since_s=None)
+
+
+def _gang_ended(state: RunState, event: ev.GangEnded) -> RunState:
+    _require_current(state, event)
+    state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step)
+    if event.fault is None:
+        return replace(state, phase=RunPhase.FINISHING)
+    return _recovering(state, event.fault)
+
+
+def _fault_detected(state: RunState, event: ev.FaultDetected) -> RunState:
+    _require_current(state, event)
+    state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step)
+    return _recovering(state, event.fault)
+
+
+def _deadline_reached(state: RunState, event: ev.DeadlineReached) -> RunState:
+    step = event.last_step if event.last_step is not None else state.last_step
+    reached = f"deadline reached at step {step}" if step is not None else "deadline reached before the first step"
+    state = replace(state, last_step=step, reason=f"{reached}: allow more time (budget.deadline) or more capacity")
+    alive = state.handle is not None and state.phase in (RunPhase.WATCHING, RunPhase.RECOVERING)
+    return replace(state, phase=RunPhase.ENDING if alive else RunPhase.FAILING)
+
+
+def _stopped(state: RunState, event: ev.Stopped) -> RunState:
+    _require_current(state, event)
+    state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step, handle=None)
+    if state.phase is RunPhase.CANCELLING:
+        return state
+    if event.completed:
+        return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
+    return replace(state, phase=RunPhase.FAILING if state.phase is RunPhase.ENDING else RunPhase.ASSESSING)
+
+
+def _checkpoint_seen(state: RunState, event: ev.CheckpointSeen) -> RunState:
+    newest = _newer(state.newest, event.checkpoint)
+    if newest == state.newest:
+        return state
+    return replace(state, newest=newest, history=state.history.progressed())
+
+
+def _decided(state: RunState, event: ev.Decided) -> RunState:
+    decision = event.decision
+    if isinstance(decision, Abort):
+        return _failing(state, reason=decision.reason)
+    if isinstance(decision, Migrate):
+        excluded = tuple(dict.fromkeys((*state.excluded, *decision.excluded)))
+        return replace(state, phase=RunPhase.PLANNING, keep_plan=False, excluded=excluded)
+    return replace(state, phase=RunPhase.PLANNING, keep_plan=True)
+
+
+def _cancel_requested(state: RunState, event: ev.CancelRequested) -> RunState:
+    return replace(state, phase=RunPhase.CANCELLING, reason=event.reason)
+
+
+def _run_succeeded(state: RunState, event: ev.RunSucceeded) -> RunState:
+    step = event.last_step if event.last_step is not None else state.last_step
+    return replace(state, phase=RunPhase.SUCCEEDED, checkpoint=event.checkpoint, last_step=step, handle=None)
+
+
+def _run_failed(state: RunState, event: ev.RunFailed) -> RunState:
+    return replace(state, phase=RunPhase.FAILED, reason=event.reason, fault=event.fault, handle=None)
+
+
+def _run_cancelled(state: RunState, _event: ev.RunCancelled) -> RunState:
+    return replace(state, phase=RunPhase.CANCELLED, handle=None)
+
+
+def _released(state: RunState, _event: ev.Released) -> RunState:
+    return replace(state, released=True)
+
+
+def _recovering(state: RunState, fault: Fault) -> RunState:
+    return replace(state, phase=RunPhase.RECOVERING, fault=fault, history=state.history.struck(fault))
+
+
+def _failing(state: RunState, *, reason: str) -> RunState:
+    return replace(state, phase=RunPhase.FAILING, reason=reason)
+
+
+def _wait_or_fail(state: RunState, *, at_s: float, until_s: float | None, reason: str) -> RunState:
+    if until_s is None:
+        return _failing(state, reason=reason)
+    since_s = at_s if state.waiting_since_s is None else state.waiting_since_s
+    return replace(
+        state, phase=RunPhase.WAITING, waiting_since_s=since_s, waiting_until_s=until_s, reason=reason, keep_plan=False
+    )
+
+
+def _newer(known: CheckpointRef | None, found: CheckpointRef | None) -> CheckpointRef | None:
+    if known is None or found is None:
+        return found or known
+    return found if found.step > known.step else known
+
+
+def _require_current(state: RunState, event: ev.GangEnded | ev.FaultDetected | ev.Stopped | ev.LookFailed) -> None:
+    if event.key != state.key:
+        raise _impossible(state, event)
+
+
+def _look_failed(state: RunState, event: ev.LookFailed) -> RunState:
+    _require_current(state, event)
+    return state
+
+
+def _impossible(state: RunState, event: ev.AnyEvent) -> InternalError:
+    story = "\n  ".join(state.story) or "nothing had happened"
+    return InternalError(
+        f"run {state.run}: {event.kind} cannot follow in phase {state.phase} of {state.key.name}. Report this with the "
+        f"journal. How it came here:\n  {story}"
+    )
+
+
+def _plan_of(state: RunState) -> Plan:
+    if state.plan is None:
+        raise InternalError(f"run {state.run}: phase {state.phase} without a plan; story: {state.story}")
+    return state.plan
+
+
+def _fault_of(state: RunState) -> Fault:
+    if state.fault is None:
+        raise InternalError(f"run {state.run}: phase {state.phase} without a fault; story: {state.story}")
+    return state.fault
+
+
+def _handle_of(state: RunState) -> GangHandle:
+    if state.handle is None:
+        raise InternalError(f"run {state.run}: phase {state.phase} without a gang; story: {state.story}")
+    return state.handle
+
+
+def _choose_plan(state: RunState) -> cmd.Command:
+    return cmd.ChoosePlan(
+        keep=state.plan if state.keep_plan else None,
+        excluded=state.excluded,
+        first=state.plan is None,
+        waiting_since_s=state.waiting_since_s,
+    )
+
+
+def _launch(state: RunState) -> cmd.Command:
+    return cmd.Launch(
+        key=state.key,
+        channel_root=state.channel_root,
+        plan=_plan_of(state),
+        checkpoint=state.checkpoint,
+        waiting_since_s=state.waiting_since_s,
+    )
+
+
+def _watch_gang(state: RunState) -> cmd.Command:
+    return cmd.WatchGang(
+        handle=_handle_of(state), channel_root=state.channel_root, launched_at_s=state.launched_at_s or 0.0
+    )
+
+
+def _stop_to_recover(state: RunState) -> cmd.Command:
+    return cmd.StopGang(
+        handle=_handle_of(state),
+        channel_root=state.channel_root,
+        reason=_fault_of(state).summary,
+        save_first=False,
+    )
+
+
+def _stop_to_end(state: RunState) -> cmd.Command:
+    return cmd.StopGang(handle=_handle_of(state), channel_root=state.channel_root, reason=state.reason, save_first=True)
+
+
+_COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
+    RunPhase.CLOSING: lambda _: cmd.StopOthers(),
+    RunPhase.PLANNING: _choose_plan,
+    RunPhase.WAITING: lambda state: cmd.WaitForCapacity(until_s=state.waiting_until_s or 0.0),
+    RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest),
+    RunPhase.READY: lambda state: cmd.RecordIntent(key=state.next_key),
+    RunPhase.LAUNCHING: _launch,
+    RunPhase.WATCHING: _watch_gang,
+    RunPhase.RECOVERING: _stop_to_recover,
+    RunPhase.ASSESSING: lambda state: cmd.Assess(fault=_fault_of(state), history=state.history, newest=state.newest),
+    RunPhase.ENDING: _stop_to_end,
+    RunPhase.FINISHING: lambda state: cmd.FinishRun(last_step=state.last_step),
+    RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
+    RunPhase.CANCELLING: lambda state: cmd.CancelRun(reason=state.reason),
+}
+
+_ANY = None
+_OPEN = frozenset(RunPhase) - _TERMINAL - {RunPhase.NEW}
+_BEFORE_LAUNCH = frozenset({RunPhase.CLOSING, RunPhase.PLANNING, RunPhase.WAITING, RunPhase.RESUMING, RunPhase.READY})
+
+_HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunState, Any], RunState]]] = {
+    ev.Opened: (_ANY, _opened),
+    ev.Resumed: (_OPEN, _resumed),
+    ev.Reopened: (frozenset({RunPhase.FAILED}), _reopened),
+    ev.SpanNoted: (_ANY, _unchanged),
+    ev.OthersStopped: (frozenset({RunPhase.CLOSING}), _planning),
+    ev.PlanChosen: (frozenset({RunPhase.PLANNING}), _plan_chosen),
+    ev.PlanRefused: (frozenset({RunPhase.PLANNING}), _plan_refused),
+    ev.Woke: (frozenset({RunPhase.WAITING}), _planning),
+    ev.CheckpointChosen: (frozenset({RunPhase.RESUMING}), _checkpoint_chosen),
+    ev.CheckpointMissing: (frozenset({RunPhase.RESUMING}), _checkpoint_missing),
+    ev.LaunchIntended: (frozenset({RunPhase.READY}), _launch_intended),
+    ev.Launched: (frozenset({RunPhase.LAUNCHING}), _launched),
+    ev.Adopted: (frozenset({RunPhase.LAUNCHING}), _launched),
+    ev.LaunchRefused: (frozenset({RunPhase.LAUNCHING}), _launch_refused),
+    ev.HandedOver: (_OPEN, _unchanged),
+    ev.NoticeReceived: (_OPEN, _unchanged),
+    ev.GangEnded: (frozenset({RunPhase.WATCHING}), _gang_ended),
+    ev.FaultDetected: (frozenset({RunPhase.WATCHING}), _fault_detected),
+    ev.LookFailed: (frozenset({RunPhase.WATCHING}), _look_failed),
+    ev.DeadlineReached: (_BEFORE_LAUNCH | {RunPhase.WATCHING, RunPhase.RECOVERING}, _deadline_reached),
+    ev.Stopped: (
+        frozenset({RunPhase.RECOVERING, RunPhase.ENDING, RunPhase.CANCELLING}),
+        _stopped,
+    ),
+    ev.CheckpointSeen: (_OPEN, _checkpoint_seen),
+    ev.Decided: (frozenset({RunPhase.ASSESSING}), _decided),
+    ev.CancelRequested: (_OPEN, _cancel_requested),
+    ev.RunSucceeded: (frozenset({RunPhase.FINISHING}), _run_succeeded),
+    ev.RunFailed: (frozenset({RunPhase.FAILING}), _run_failed),
+    ev.RunCancelled: (frozenset({RunPhase.CANCELLING}), _run_cancelled),
+    ev.Released: (_ANY, _released),
+}
