@@ -1,4 +1,4 @@
-"""Finds adapters by name through entry points: ours and anyone else's alike. Imports an adapter only when it is asked for."""
+"""Finds adapters by name through entry points, ours and anyone else's alike. Imports one only when asked for it."""
 
 from __future__ import annotations
 

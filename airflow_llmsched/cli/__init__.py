@@ -1,0 +1,1 @@
+"""The ``llmsched`` command: thin, no decisions of its own. Import from the modules."""
