@@ -16,13 +16,18 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """Shards in order, training apart from held out. ``digest`` is the sha256 of everything else in it."""
+    """Shards in order, training apart from held out.
+
+    ``digest`` is the sha256 of the two lists of shards: it names the tokens and their order, wherever they lie.
+    ``source_digest`` names the text they were packed from and how, to see whether that is still the same.
+    """
 
     root: str
     train: tuple[Shard, ...]
     held_out: tuple[Shard, ...]
     source: str
     digest: str
+    source_digest: str = ""
 
     @property
     def num_train_tokens(self) -> int:
