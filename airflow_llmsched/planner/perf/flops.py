@@ -1,8 +1,8 @@
 """Floating-point operations per token, forward and backward. Matrix products only; a multiply-add counts as 2. Pure.
 
-Two conventions are in use and both are named here: *with* attention scores at full sequence length (Chowdhery et al. 2022,
-PaLM, appendix B; Narayanan et al. 2021) and *without* them (the "6 N" of Kaplan et al. 2020). Neither halves the scores for
-causal masks, so that MFU compares with published figures.
+Two conventions are in use and both are named here: *with* attention scores at full sequence length (Chowdhery et al.
+2022, PaLM, appendix B; Narayanan et al. 2021) and *without* them (the "6 N" of Kaplan et al. 2020). Neither halves the
+scores for causal masks, so that MFU compares with published figures.
 """
 
 from __future__ import annotations
@@ -95,13 +95,11 @@ def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int) -> FlopsP
 
 
 def layer_flops(shape: ModelShape, *, sequence_length_tokens: int, moe: bool) -> LayerFlops:
-    """Count one layer's forward pass per token: 2nm for a matrix of (n, m), 4 * heads * head size * keys for the scores."""
+    """Count one layer's forward pass per token: 2 n m for a matrix of (n, m); 4 * heads * head size * keys."""
     h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
     num_keys = min(sequence_length_tokens, shape.attention_window_tokens or sequence_length_tokens)
     experts = shape.experts if moe else None
-    width = (
-        (experts.num_active + experts.num_shared) * experts.expert_hidden_size if experts else shape.ffn_hidden_size
-    )
+    width = (experts.num_active + experts.num_shared) * experts.expert_hidden_size if experts else shape.ffn_hidden_size
     return LayerFlops(
         projections_flop=2 * h * (q + 2 * kv) + 2 * q * h,
         scores_flop=4 * q * num_keys,
