@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -27,12 +25,12 @@ def _run(stack: AirflowStack, run_id: str, **conf: object) -> None:
 
 
 def test_a_dag_run_succeeds_and_its_xcom_and_log_can_be_read(stack):
-    _run(stack, "a run: with +signs", number=20)
-    assert stack.client.wait("trivial", "a run: with +signs", limit_s=120)["state"] == "success"
-    assert stack.client.task_states("trivial", "a run: with +signs") == {"double": "success", "add_one": "success"}
-    assert stack.client.xcom("trivial", "a run: with +signs", "double") == {"number": 40}
-    assert stack.client.xcom("trivial", "a run: with +signs", "add_one") == 41
-    assert "doubling 20" in stack.client.log("trivial", "a run: with +signs", "double")
+    _run(stack, "a.run:with+signs~", number=20)
+    assert stack.client.wait("trivial", "a.run:with+signs~", limit_s=120)["state"] == "success"
+    assert stack.client.task_states("trivial", "a.run:with+signs~") == {"double": "success", "add_one": "success"}
+    assert stack.client.xcom("trivial", "a.run:with+signs~", "double") == {"number": 40}
+    assert stack.client.xcom("trivial", "a.run:with+signs~", "add_one") == 41
+    assert "doubling 20" in stack.client.log("trivial", "a.run:with+signs~", "double")
 
 
 def test_a_cleared_task_runs_again(stack):
@@ -104,9 +102,3 @@ def test_a_detached_stack_lives_on_until_it_is_stopped(tmp_path):
     assert stop_running(home) is True
     assert members(leaders) == []
     assert running_stack(home) is None
-
-
-def test_a_component_can_be_paused_and_killed_by_its_pid(tmp_path):
-    with AirflowStack(tmp_path / "home", DAGS) as stack:
-        os.kill(stack.component_pid("triggerer"), signal.SIGKILL)
-        wait_until(lambda: running_stack(stack.home)["components"]["triggerer"]["exit_code"] == -9, limit_s=10)

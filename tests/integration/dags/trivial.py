@@ -1,6 +1,8 @@
-"""The smallest DAG that shows a stack to work: a conf value in, an XCom between tasks, a log line, and a task that waits."""
+"""The smallest DAG that shows a stack to work: a conf value in, an XCom between tasks, a log line and a wait."""
 
 from __future__ import annotations
+
+import logging
 
 from airflow.sdk import dag, task
 
@@ -9,7 +11,7 @@ from airflow.sdk import dag, task
 def trivial():
     @task
     def double(params=None):
-        print(f"doubling {params['number']}")
+        logging.getLogger(__name__).info("doubling %s", params["number"])
         return {"number": 2 * params["number"]}
 
     @task(retries=0)

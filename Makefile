@@ -1,0 +1,78 @@
+# Needs Python 3.11 or newer, make and git; everything else it installs into $(VENV). `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+# Installed by pip and first: pip reads this machine's own configuration, which may offer a CPU build. uv then keeps it.
+TORCH ?= torch==2.13.0
+# Processes that run tests at once.
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode
+
+# Without bytecode each of Airflow's processes takes seconds longer to start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.demo ## Pretrain a small model for real, preemption included; UI=1 leaves Airflow up afterwards
+	$(BIN)/python -m airflow_llmsched.cli.demo $(if $(filter-out 0,$(UI)),--ui)
+
+.PHONY: test
+test: $(VENV)/.dev ## Run all tests
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack"
+	$(BIN)/pytest -m stack
+
+.PHONY: test-fast
+test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack and not torch"
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(VENV)/.dev ## Apply the style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: changelog
+changelog: $(VENV)/.dev ## Show what newsfragments/ will add to CHANGELOG.md
+	$(BIN)/towncrier build --draft
+
+.PHONY: venv
+venv: $(VENV)/.dev ## Make the virtual environment with everything that demo, tests and checks need
+
+.PHONY: clean
+clean: ## Remove caches, builds and what the demo left; keep the virtual environment
+	rm -rf .demo build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+$(VENV)/.uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: \
+	$$($(PYTHON) --version) is $$(command -v $(PYTHON)). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	touch $@
+
+$(VENV)/.torch: $(VENV)/.uv
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(UV) -e ".[demo]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(UV) -e ".[demo,dev]"
+	touch $@ $(VENV)/.demo
