@@ -269,11 +269,12 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSucceeded:
-    """The generation's end: trained to the last step."""
+    """The generation's end: trained to the last step. ``note`` says what a reader should not overlook."""
 
     at_s: float
     checkpoint: CheckpointRef | None
     last_step: int | None = None
+    note: str = ""
     kind: Literal["run_succeeded"] = "run_succeeded"
 
 

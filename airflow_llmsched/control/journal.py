@@ -1,8 +1,8 @@
 """A run's journal: numbered create-only records on an object store, which is compare-and-swap by number on every store.
 
-A record holds the events of one step of the run, so that they become durable together. Whoever appends says which number
-the record gets; if someone else was first, the loser reads again and thinks again. Nothing is ever overwritten but the
-summary, which exists so that runs can be listed without reading their journals.
+A record holds the events of one step of the run, so that they become durable together. Whoever appends says which
+number the record gets; if someone else was first, the loser reads again and thinks again. Nothing is ever overwritten
+but the summary, which exists so that runs can be listed without reading their journals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUMMARY_KEY = re.compile(r"runs/[^/]+/summary\.json")
 
 
 class JournalError(DataError):
-    """Repair the journal or use the package version that wrote it: a record is missing, damaged or of another format."""
+    """Repair the journal or use the package that wrote it: a record is missing, damaged or of another format."""
 
 
 class JournalRaceError(TransientError):
@@ -135,7 +135,7 @@ class Journal:
             )
         _check_kinds(where, record)
         try:
-            events: tuple[AnyEvent, ...] = codec.from_plain(tuple[Event, ...], record.get("events"))  # type: ignore[arg-type]
+            events: tuple[AnyEvent, ...] = codec.from_plain(tuple[Event, ...], record.get("events"))
         except ValidationError as error:
             raise JournalError(f"{where} is damaged: restore it from a backup ({error})") from error
         if record.get("number") != number:

@@ -278,7 +278,9 @@ def _cancel_requested(state: RunState, event: ev.CancelRequested) -> RunState:
 
 def _run_succeeded(state: RunState, event: ev.RunSucceeded) -> RunState:
     step = event.last_step if event.last_step is not None else state.last_step
-    return replace(state, phase=RunPhase.SUCCEEDED, checkpoint=event.checkpoint, last_step=step, handle=None)
+    return replace(
+        state, phase=RunPhase.SUCCEEDED, checkpoint=event.checkpoint, last_step=step, handle=None, reason=event.note
+    )
 
 
 def _run_failed(state: RunState, event: ev.RunFailed) -> RunState:

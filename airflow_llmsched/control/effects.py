@@ -1,0 +1,238 @@
+"""Performs the run machine's commands with the ports, and returns the events that came of it. Knows no journal.
+
+Every effect may be performed again after a crash: finding comes before submitting, stopping is idempotent and by id,
+and a gang counts as gone only once its engine says that it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_llmsched.control import commands as cmd
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.context import RunContext
+from airflow_llmsched.control.faults import fault_of
+from airflow_llmsched.control.launch import build_gang, channel_root_of
+from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
+from airflow_llmsched.control.poller import MAX_BACKOFF_S
+from airflow_llmsched.control.resume import CheckpointShelf
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
+from airflow_llmsched.domain.health import Fault, FaultKind
+from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.progress import ChannelCursor
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError, TransientError
+from airflow_llmsched.planner.policies.failure import decide
+from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
+
+STOP_SETTLE_S = 15.0
+"""How long an engine may take to report an end beyond the grace it was given."""
+
+STOP_POLL_S = 0.1
+
+
+class Effects:
+    """The hands of one run driver."""
+
+    def __init__(
+        self,
+        *,
+        context: RunContext,
+        engine: Engine,
+        planner: Planner,
+        checkpoints: CheckpointFormat,
+        open_channel: Callable[[str], RunChannel],
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._engine = engine
+        self._planner = planner
+        self._shelf = CheckpointShelf(checkpoints, context.checkpoint_root, context.verify_depth)
+        self._open_channel = open_channel
+        self._clock = clock
+        self._table: Mapping[type[Any], Callable[[Any], tuple[ev.AnyEvent, ...]]] = {
+            cmd.StopOthers: self._stop_others,
+            cmd.ChoosePlan: self._choose_plan,
+            cmd.ChooseCheckpoint: self._choose_checkpoint,
+            cmd.RecordIntent: self._record_intent,
+            cmd.Launch: self._launch,
+            cmd.StopGang: self._stop_gang,
+            cmd.Assess: self._assess,
+            cmd.FinishRun: self._finish,
+            cmd.FailRun: self._fail,
+            cmd.CancelRun: self._cancel,
+        }
+
+    def perform(self, command: cmd.Command) -> tuple[ev.AnyEvent, ...]:
+        """Do what ``command`` says and return what happened, in order. Tries again where nobody could look.
+
+        Raises:
+            TransientError: an outside system could not be asked ``max_look_errors`` times in a row, or its answer is
+                unknown. Nothing is to be concluded; the same command may be performed again later.
+            SpecError: the engine cannot express the gang.
+        """
+        pause_s = self._context.poll_interval_s
+        for _ in range(self._context.max_look_errors):
+            try:
+                return self._table[type(command)](command)
+            except TransientError:
+                self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_BACKOFF_S)
+        return self._table[type(command)](command)
+
+    def live(self) -> tuple[GangHandle, ...]:
+        """Return the run's gangs that may still have ranks. Raises ``CouldNotLookError``."""
+        found = list(self._engine.find(self._context.run_key))
+        statuses = self._engine.poll(found) if found else {}
+        return tuple(handle for handle in found if not statuses[handle].phase.ended)
+
+    def stop(self, handle: GangHandle) -> GangStatus:
+        """Stop a gang and return its end once nothing of it is left.
+
+        Raises ``CouldNotLookError`` when that cannot be seen in time: a successor must not start beside it.
+        """
+        grace_s = self._context.workload.launcher.grace_s
+        self._engine.stop(handle, grace_s=grace_s)
+        status = self._wait_for_end(handle, limit_s=grace_s + STOP_SETTLE_S)
+        if status is None:
+            raise CouldNotLookError(
+                f"gang {handle.key.name} ({handle.native_id}) is still alive {grace_s + STOP_SETTLE_S:.0f} s after it "
+                "was told to stop: look at its nodes; nothing else of this run is started before it is gone"
+            )
+        return status
+
+    def stop_live(self, *, keep: AttemptKey | None = None) -> tuple[str, ...]:
+        """Stop every live gang of the run but ``keep`` and return their names.
+
+        More than the current one can only be the late doing of a worker that had been taken for dead.
+        """
+        live = [handle for handle in self.live() if handle.key != keep]
+        for handle in live:
+            self.stop(handle)
+        return tuple(handle.key.name for handle in live)
+
+    def _stop_others(self, _command: cmd.StopOthers) -> tuple[ev.AnyEvent, ...]:
+        stopped = self.stop_live()
+        return (ev.OthersStopped(at_s=self._clock.now_s(), stopped=stopped),)
+
+    def _choose_plan(self, command: cmd.ChoosePlan) -> tuple[ev.AnyEvent, ...]:
+        if self._too_late():
+            return (ev.DeadlineReached(at_s=self._clock.now_s()),)
+        tree = self._engine.topology()
+        return (choose_plan(command, self._context, tree, self._planner, now_s=self._clock.now_s()),)
+
+    def _choose_checkpoint(self, command: cmd.ChooseCheckpoint) -> tuple[ev.AnyEvent, ...]:
+        required = self._context.workload.checkpoint.require_resume
+        chosen = self._shelf.choose(
+            command.plan.layout, newest=command.newest, required=required, at_s=self._clock.now_s()
+        )
+        return (chosen,)
+
+    def _record_intent(self, command: cmd.RecordIntent) -> tuple[ev.AnyEvent, ...]:
+        root = channel_root_of(self._context, command.key)
+        return (ev.LaunchIntended(at_s=self._clock.now_s(), key=command.key, channel_root=root),)
+
+    def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
+        self.stop_live(keep=command.key)
+        for handle in self._engine.find(self._context.run_key):
+            if handle.key == command.key:
+                return (ev.Adopted(at_s=self._clock.now_s(), handle=handle),)
+        gang = build_gang(
+            self._context,
+            key=command.key,
+            plan=command.plan,
+            channel_root=command.channel_root,
+            checkpoint=command.checkpoint,
+        )
+        request = self._engine.render(gang)
+        try:
+            handle = self._engine.submit(request, key=command.key)
+        except CapacityError as error:
+            now_s = self._clock.now_s()
+            again_at_s = retry_at_s(self._context, waiting_since_s=command.waiting_since_s, now_s=now_s)
+            return (ev.LaunchRefused(at_s=now_s, reason=str(error), retry_at_s=again_at_s),)
+        except LaunchError as error:
+            now_s = self._clock.now_s()
+            fault = Fault(kind=FaultKind.START_FAILED, summary=str(error), at_s=now_s)
+            return (ev.LaunchRefused(at_s=now_s, reason=str(error), fault=fault),)
+        return (ev.Launched(at_s=self._clock.now_s(), handle=handle),)
+
+    def _stop_gang(self, command: cmd.StopGang) -> tuple[ev.AnyEvent, ...]:
+        if command.save_first:
+            self._ask_to_leave(command)
+        status = self.stop(command.handle)
+        last_step = self._last_step(command.channel_root) if status.phase is GangPhase.SUCCEEDED else None
+        return (
+            ev.Stopped(
+                at_s=self._clock.now_s(),
+                key=command.handle.key,
+                status=status,
+                completed=self._completed(status, last_step, asked_to_leave=command.save_first),
+                last_step=last_step,
+            ),
+        )
+
+    def _assess(self, command: cmd.Assess) -> tuple[ev.AnyEvent, ...]:
+        seen = self._new_checkpoint(command.newest.step if command.newest else -1)
+        history = command.history.progressed() if seen else command.history
+        decision = decide(command.fault, history, self._context.workload.retries)
+        return (*seen, ev.Decided(at_s=self._clock.now_s(), decision=decision))
+
+    def _finish(self, command: cmd.FinishRun) -> tuple[ev.AnyEvent, ...]:
+        seen = self._new_checkpoint(-1)
+        checkpoint = seen[0].checkpoint if seen else None
+        note, last_step = "", command.last_step
+        if checkpoint is not None and last_step is not None and checkpoint.step < last_step:
+            note = f"trained to step {last_step}, but the newest sound checkpoint is that of step {checkpoint.step}"
+            note += "".join(f"; {reason}" for reason in self._shelf.unsound(above_step=checkpoint.step))
+        done = ev.RunSucceeded(at_s=self._clock.now_s(), checkpoint=checkpoint, last_step=last_step, note=note)
+        return (*seen, done)
+
+    def _fail(self, command: cmd.FailRun) -> tuple[ev.AnyEvent, ...]:
+        return (ev.RunFailed(at_s=self._clock.now_s(), reason=command.reason, fault=command.fault),)
+
+    def _cancel(self, _command: cmd.CancelRun) -> tuple[ev.AnyEvent, ...]:
+        stopped = self.stop_live()
+        return (ev.RunCancelled(at_s=self._clock.now_s(), stopped=stopped),)
+
+    def _ask_to_leave(self, command: cmd.StopGang) -> None:
+        """Have the ranks save and exit, and give them their grace for it. If they cannot be told, stopping must do."""
+        with contextlib.suppress(TransientError):
+            channel = self._open_channel(command.channel_root)
+            if self._context.lease_s is not None:
+                channel.renew(until_s=self._clock.now_s() + self._context.lease_s)
+            channel.order_stop(reason=command.reason)
+            self._wait_for_end(command.handle, limit_s=self._context.workload.launcher.grace_s)
+
+    def _wait_for_end(self, handle: GangHandle, *, limit_s: float) -> GangStatus | None:
+        give_up_at_s = self._clock.now_s() + limit_s
+        while True:
+            status = self._engine.poll([handle])[handle]
+            if status.phase.ended:
+                return status
+            if self._clock.now_s() >= give_up_at_s:
+                return None
+            self._clock.sleep(STOP_POLL_S)
+
+    def _last_step(self, channel_root: str) -> int | None:
+        reports, _ = self._open_channel(channel_root).read(ChannelCursor(positions={}))
+        return max((step.step for report in reports for step in report.steps), default=None)
+
+    def _completed(self, status: GangStatus, last_step: int | None, *, asked_to_leave: bool) -> bool:
+        if status.phase is not GangPhase.SUCCEEDED:
+            return False
+        num_steps = self._context.num_steps
+        if asked_to_leave and (num_steps is None or last_step is None):
+            return False  # it left because it was asked to
+        return fault_of(status, last_step=last_step, num_steps=num_steps) is None
+
+    def _new_checkpoint(self, known_step: int) -> tuple[ev.CheckpointSeen, ...]:
+        found = self._shelf.newest_sound()
+        if found is None or found[0].step <= known_step:
+            return ()
+        ref, verdict = found
+        return (ev.CheckpointSeen(at_s=self._clock.now_s(), checkpoint=ref, digest=verdict.digest),)
+
+    def _too_late(self) -> bool:
+        return self._context.deadline_s is not None and self._clock.now_s() >= self._context.deadline_s

@@ -1,0 +1,44 @@
+"""From a plan to the gang that an engine is asked for. Pure."""
+
+from __future__ import annotations
+
+from airflow_llmsched.control.context import RunContext
+from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.plan import Plan
+
+RESUME_VARIABLE = "LLMSCHED_RESUME_FROM"
+"""Path of the checkpoint to resume from; unset means step 0."""
+
+CHECKPOINT_ROOT_VARIABLE = "LLMSCHED_CHECKPOINT_ROOT"
+"""Folder to save below."""
+
+
+def channel_root_of(context: RunContext, key: AttemptKey) -> str:
+    """Return where the attempt's agents report: ``<run dir>/channel/<attempt name>``."""
+    return f"{context.run_dir.rstrip('/')}/channel/{key.name}"
+
+
+def build_gang(
+    context: RunContext, *, key: AttemptKey, plan: Plan, channel_root: str, checkpoint: CheckpointRef | None
+) -> GangSpec:
+    """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0)."""
+    launcher = context.workload.launcher
+    environment = {**context.environment, **launcher.environment, CHECKPOINT_ROOT_VARIABLE: context.checkpoint_root}
+    environment.pop(RESUME_VARIABLE, None)  # what to resume from is decided per launch, never inherited
+    if checkpoint is not None:
+        environment[RESUME_VARIABLE] = checkpoint.path
+    return GangSpec(
+        key=key,
+        placement=plan.placement,
+        layout=plan.layout,
+        command=context.command,
+        channel_root=channel_root,
+        launcher=launcher.kind,
+        environment=environment,
+        start_limit_s=launcher.start_limit_s,
+        grace_s=launcher.grace_s,
+        flush_interval_s=context.flush_interval_s,
+        lease_s=context.lease_s,
+    )

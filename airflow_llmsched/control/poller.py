@@ -1,0 +1,231 @@
+"""What a watcher concludes from one look at a gang. Pure, and the same for triggers and blocking workers.
+
+Only looks that fail in a row count against the limit; a gang that runs for ever is no error. Progress is judged by
+each node's own clock (how old its ranks' last sign is in its own report), so that skewed clocks neither hide a hang nor
+make one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.faults import fault_of
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
+from airflow_llmsched.domain.health import Fault, FaultKind
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProgress
+
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalestRank:
+    """The rank that is furthest behind: lowest step, then oldest sign."""
+
+    rank: int
+    node: NodeId
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """All a watcher knows, JSON-safe through ``codec``: a trigger's arguments. Times are Unix seconds.
+
+    Without a ``handle`` there is no gang: the watcher only waits until ``wake_at_s``. ``num_steps`` is how many steps a
+    complete run has. ``max_look_errors`` failed looks in a row are borne; the next hands over.
+    """
+
+    handle: GangHandle | None
+    channel_root: str = ""
+    launched_at_s: float = 0.0
+    wake_at_s: float | None = None
+    deadline_s: float | None = None
+    start_limit_s: float = 120.0
+    hang_limit_s: float = 300.0
+    poll_interval_s: float = 2.0
+    lease_s: float | None = None
+    handoff_limit_s: float = 600.0
+    max_look_errors: int = 5
+    num_steps: int | None = None
+    cursor: ChannelCursor = field(default_factory=lambda: ChannelCursor(positions={}))
+    num_look_errors: int = 0
+    running_since_s: float | None = None
+    last_progress_s: float | None = None
+    last_step: int | None = None
+    stalest: StalestRank | None = None
+    notices: tuple[ev.NoticeReceived, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look. ``status`` is None without a gang, or when ``error`` says why nobody could look."""
+
+    at_s: float
+    status: GangStatus | None = None
+    reports: tuple[NodeReport, ...] = ()
+    cursor: ChannelCursor | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepWatching:
+    """Nothing to act on. Look again after ``after_s``."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """A worker must act on ``event``; the watcher is done."""
+
+    event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke
+
+
+PollVerdict = KeepWatching | HandOver
+
+
+def observe(watch: WatchState, seen: Observation) -> tuple[WatchState, PollVerdict]:
+    """Return what is known after ``seen``, and whether to go on watching."""
+    handle = watch.handle
+    if handle is None:
+        return watch, _wait(watch, seen)
+    if seen.error is not None or seen.status is None:
+        watch = replace(watch, num_look_errors=watch.num_look_errors + 1)
+        return watch, _blind(watch, handle.key, seen)
+    watch = _learn(watch, seen, seen.status)
+    return watch, _judge(watch, handle.key, seen.at_s, seen.status)
+
+
+def _wait(watch: WatchState, seen: Observation) -> PollVerdict:
+    if watch.deadline_s is not None and seen.at_s >= watch.deadline_s:
+        return HandOver(event=ev.DeadlineReached(at_s=seen.at_s, last_step=watch.last_step))
+    wake_at_s = seen.at_s if watch.wake_at_s is None else watch.wake_at_s
+    if seen.at_s >= wake_at_s:
+        return HandOver(event=ev.Woke(at_s=seen.at_s))
+    until_s = wake_at_s if watch.deadline_s is None else min(wake_at_s, watch.deadline_s)
+    return KeepWatching(after_s=until_s - seen.at_s)
+
+
+def _blind(watch: WatchState, key: AttemptKey, seen: Observation) -> PollVerdict:
+    if watch.deadline_s is not None and seen.at_s >= watch.deadline_s:
+        return HandOver(event=ev.DeadlineReached(at_s=seen.at_s, last_step=watch.last_step))
+    if watch.num_look_errors > watch.max_look_errors:
+        reason = seen.error or "the engine said nothing about the gang"
+        return HandOver(event=ev.LookFailed(at_s=seen.at_s, key=key, num_errors=watch.num_look_errors, reason=reason))
+    # float ** int overflows only beyond 2**1023; the exponent stays below max_look_errors
+    after_s = max(watch.poll_interval_s, min(MAX_BACKOFF_S, watch.poll_interval_s * 2.0**watch.num_look_errors))
+    return _until_deadline(watch, seen.at_s, after_s)
+
+
+def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchState:
+    running = watch.running_since_s
+    if running is None and status.phase is GangPhase.RUNNING:
+        running = seen.at_s
+    newest = _newest_by_node(seen.reports)
+    ranks = [(report, rank) for report in newest.values() for rank in report.ranks]
+    steps = [step.step for report in seen.reports for step in report.steps]
+    steps += [rank.step for _, rank in ranks if rank.step is not None]
+    last_step = max(steps, default=watch.last_step) if watch.last_step is None else max([*steps, watch.last_step])
+    signs_s = [seen.at_s - max(0.0, report.at_s - rank.heartbeat_s) for report, rank in ranks]
+    known_s = [each for each in (watch.last_progress_s, running) if each is not None]
+    return replace(
+        watch,
+        num_look_errors=0,
+        cursor=seen.cursor or watch.cursor,
+        running_since_s=running,
+        last_progress_s=max([*signs_s, *known_s], default=None),
+        last_step=last_step,
+        stalest=_stalest(ranks) or watch.stalest,
+        notices=_notices(watch, seen.at_s, status),
+    )
+
+
+def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus) -> PollVerdict:
+    if status.phase.ended:
+        fault = fault_of(status, last_step=watch.last_step, num_steps=watch.num_steps)
+        return HandOver(
+            event=ev.GangEnded(
+                at_s=at_s, key=key, status=status, fault=fault, last_step=watch.last_step, notices=watch.notices
+            )
+        )
+    if watch.deadline_s is not None and at_s >= watch.deadline_s:
+        return HandOver(event=ev.DeadlineReached(at_s=at_s, last_step=watch.last_step))
+    fault = _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
+    if fault is not None:
+        return HandOver(
+            event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)
+        )
+    return _until_deadline(watch, at_s, watch.poll_interval_s)
+
+
+def _until_deadline(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:
+    if watch.deadline_s is None:
+        return KeepWatching(after_s=after_s)
+    return KeepWatching(after_s=max(0.0, min(after_s, watch.deadline_s - at_s)))
+
+
+def _too_slow_to_start(watch: WatchState, at_s: float, status: GangStatus) -> Fault | None:
+    waited_s = at_s - watch.launched_at_s
+    if watch.running_since_s is not None or waited_s <= watch.start_limit_s:
+        return None
+    waiting = [node.node for node in status.nodes if node.phase is not GangPhase.RUNNING]
+    return Fault(
+        kind=FaultKind.START_TIMEOUT,
+        summary=f"gang not running {waited_s:.0f} s after its launch (limit {watch.start_limit_s:.0f} s); "
+        f"not started on: {', '.join(waiting) or 'unknown'}; {status.reason or 'the engine gives no reason'}",
+        at_s=at_s,
+        node=waiting[0] if len(waiting) == 1 else None,
+    )
+
+
+def _hung(watch: WatchState, at_s: float) -> Fault | None:
+    if watch.running_since_s is None or watch.last_progress_s is None:
+        return None
+    idle_s = at_s - watch.last_progress_s
+    if idle_s <= watch.hang_limit_s:
+        return None
+    stalest = watch.stalest
+    where = "no rank has reported"
+    if stalest is not None:
+        done = "before its first step" if stalest.step is None else f"after step {stalest.step}"
+        where = f"rank {stalest.rank} on {stalest.node} is furthest behind, {done}"
+    return Fault(
+        kind=FaultKind.HUNG,
+        summary=f"no rank made progress for {idle_s:.1f} s (limit {watch.hang_limit_s:.1f} s); {where}",
+        at_s=at_s,
+        node=stalest.node if stalest else None,
+        rank=stalest.rank if stalest else None,
+    )
+
+
+def _newest_by_node(reports: tuple[NodeReport, ...]) -> dict[NodeId, NodeReport]:
+    newest: dict[NodeId, NodeReport] = {}
+    for report in reports:
+        if report.node not in newest or report.seq > newest[report.node].seq:
+            newest[report.node] = report
+    return newest
+
+
+def _stalest(ranks: list[tuple[NodeReport, RankProgress]]) -> StalestRank | None:
+    if not ranks:
+        return None
+    report, rank = min(
+        ranks,
+        key=lambda pair: (
+            -1 if pair[1].step is None else pair[1].step,
+            pair[1].heartbeat_s - pair[0].at_s,
+            pair[1].rank,
+        ),
+    )
+    return StalestRank(rank=rank.rank, node=report.node, step=rank.step)
+
+
+def _notices(watch: WatchState, at_s: float, status: GangStatus) -> tuple[ev.NoticeReceived, ...]:
+    known = {notice.node for notice in watch.notices}
+    fresh = tuple(
+        ev.NoticeReceived(at_s=at_s, node=node.node, deadline_s=node.notice_deadline_s)
+        for node in status.noticed
+        if node.notice_deadline_s is not None and node.node not in known
+    )
+    return watch.notices + fresh

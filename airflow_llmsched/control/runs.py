@@ -1,0 +1,338 @@
+"""Drives a run: rebuilds its state from the journal, performs what the machine asks, and records what came of it.
+
+Events are recorded before the next effect and before anyone is told, so that a worker may die anywhere. Workers that
+race are told apart by the journal: whoever loses an append reads again and goes on from there, and gives back what it
+started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from airflow_llmsched.control import commands as cmd
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control import history
+from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
+from airflow_llmsched.control.effects import Effects
+from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSummary
+from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands, fold
+from airflow_llmsched.control.planning import Planner
+from airflow_llmsched.control.poller import WatchState
+from airflow_llmsched.control.watching import watch
+from airflow_llmsched.domain.attempt import AttemptRecord
+from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.ledger import Span
+from airflow_llmsched.errors import CouldNotLookError, StoreError
+from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
+
+T = TypeVar("T")
+
+MAX_RACES = 20
+"""Appends a driver may lose in one call. Each loss means that another worker moved the run on, so more is a fault."""
+
+_OWNS_GANG = frozenset({RunPhase.LAUNCHING, RunPhase.WATCHING, RunPhase.RECOVERING, RunPhase.ENDING})
+_EFFECTFUL = (cmd.StopOthers, cmd.Launch, cmd.StopGang, cmd.CancelRun)
+
+
+class _Session:
+    """A run's state as one worker believes it to be, and the events it has not yet made durable."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        records = journal.records()
+        self._next_number = len(records) + 1
+        self._pending: list[ev.AnyEvent] = []
+        self.state = fold(journal.run_key, (event for record in records for event in record))
+
+    def record(self, *events: ev.AnyEvent) -> None:
+        """Advance by ``events``; durable after the next :meth:`flush`."""
+        for event in events:
+            self.state, _ = advance(self.state, event)
+            self._pending.append(event)
+
+    def flush(self) -> None:
+        """Make all recorded events durable, together. Raises ``JournalRaceError``, ``StoreError``."""
+        if self._pending:
+            self._journal.append(self._pending, number=self._next_number)
+            self._next_number += 1
+            self._pending = []
+
+
+class RunDriver:
+    """Acts for one run in one worker. Every public method may raise ``TransientError``: then try the task again."""
+
+    def __init__(
+        self,
+        *,
+        context: RunContext,
+        journal: Journal,
+        engine: Engine,
+        planner: Planner,
+        checkpoints: CheckpointFormat,
+        open_channel: Callable[[str], RunChannel],
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._journal = journal
+        self._clock = clock
+        self._submitted: GangHandle | None = None
+        self._effects = Effects(
+            context=context,
+            engine=engine,
+            planner=planner,
+            checkpoints=checkpoints,
+            open_channel=open_channel,
+            clock=clock,
+        )
+
+    def start(self) -> Outcome:
+        """Begin, or go on with, the generation; act until something must be watched or the run is over.
+
+        A generation that succeeded is not trained again. One that failed is tried again with whole budgets. A larger
+        ``context.generation``, or a cancelled one, starts a new generation, which first stops what is left of the old.
+        """
+        self._attempt(self._begin)
+        return self._attempt(self._drive)
+
+    def handle(
+        self,
+        event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke,
+        *,
+        yielded_at_s: float | None = None,
+    ) -> Outcome:
+        """Act on what a watcher handed over. ``yielded_at_s`` is when a trigger yielded it (None: no hand-over).
+
+        An event that the journal has moved past is ignored, so that handling one twice is harmless.
+
+        Raises:
+            CouldNotLookError: the watcher could not see the gang. It goes on; the task's next try watches again.
+        """
+        self._attempt(lambda session: self._take_up(session, event, yielded_at_s))
+        if isinstance(event, ev.LookFailed):
+            raise CouldNotLookError(
+                f"gang {event.key.name} could not be seen in {event.num_errors} looks in a row: {event.reason}. It has "
+                "not been stopped; the next try of this task watches it again"
+            )
+        return self._attempt(self._drive)
+
+    def cancel(self, reason: str) -> bool:
+        """End this owner's generation: a durable record first, then the stop. Returns whether there was one to end."""
+        if not self._attempt(lambda session: self._request_cancel(session, reason)):
+            return False
+        self._attempt(self._finish_cancel)
+        return True
+
+    def release(self, reason: str = "teardown") -> tuple[str, ...]:
+        """End the run whoever owns it, and stop whatever lives under its key. Returns what was stopped.
+
+        Reads only the journal and the engine. Idempotent: the second time finds nothing to do and records nothing.
+        """
+        started_at_s = self._clock.now_s()
+        self._attempt(lambda session: self._end_for_release(session, reason))
+        stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live())
+        self._attempt(lambda session: self._record_release(session, started_at_s, stopped))
+        return stopped
+
+    def note_span(self, span: Span) -> None:
+        """Record a stretch of time that the caller measured, for the ledger."""
+
+        def note(session: _Session) -> None:
+            session.record(ev.SpanNoted(at_s=self._clock.now_s(), span=span))
+            session.flush()
+
+        self._attempt(note)
+
+    def state(self) -> RunState:
+        """Return the run's state as the journal has it."""
+        return _Session(self._journal).state
+
+    def attempts(self) -> tuple[AttemptRecord, ...]:
+        """Return every launch of the run, oldest first."""
+        return history.attempts(self._journal.read())
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return the stretches that control and operators measured."""
+        return history.spans(self._journal.run_key, self._journal.read())
+
+    def _attempt(self, act: Callable[[_Session], T]) -> T:
+        """Run ``act`` on a fresh session, again whenever another worker's append came first."""
+        for _ in range(MAX_RACES):
+            session = _Session(self._journal)
+            self._give_back(session.state)
+            try:
+                result = act(session)
+            except JournalRaceError:
+                continue
+            self._summarize(session.state)
+            return result
+        raise JournalRaceError(
+            f"run {self._journal.run_key}: {MAX_RACES} appends in a row came second; try again later"
+        )
+
+    def _begin(self, session: _Session) -> None:
+        state, now_s, owner = session.state, self._clock.now_s(), self._context.owner
+        asked = self._context.generation
+        if asked < state.asked_generation:
+            return
+        if state.phase in (RunPhase.NEW, RunPhase.CANCELLED) or asked > state.asked_generation:
+            generation = max(asked, state.generation + 1)
+            session.record(ev.Opened(at_s=now_s, generation=generation, asked_generation=asked, owner=owner))
+        elif state.phase is RunPhase.FAILED:
+            session.record(ev.Reopened(at_s=now_s, owner=owner))
+        elif not state.phase.terminal:
+            session.record(ev.Resumed(at_s=now_s, owner=owner))
+            session.flush()
+            self._effects.stop_live(keep=state.key if state.phase in _OWNS_GANG else None)
+        session.flush()
+
+    def _take_up(
+        self,
+        session: _Session,
+        event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke,
+        yielded_at_s: float | None,
+    ) -> None:
+        if not _concerns(session.state, event):
+            return
+        if yielded_at_s is not None:
+            session.record(ev.HandedOver(at_s=self._clock.now_s(), yielded_at_s=yielded_at_s))
+        if isinstance(event, ev.GangEnded | ev.FaultDetected):
+            session.record(*event.notices)
+        session.record(event)
+        session.flush()
+
+    def _request_cancel(self, session: _Session, reason: str) -> bool:
+        state, context = session.state, self._context
+        if state.phase is RunPhase.NEW or state.phase.terminal:
+            return False
+        if context.generation != state.asked_generation or self._superseded(state):
+            return False
+        if state.phase is not RunPhase.CANCELLING:
+            session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
+            session.flush()
+        return True
+
+    def _end_for_release(self, session: _Session, reason: str) -> None:
+        phase = session.state.phase
+        if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
+            session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
+            session.flush()
+
+    def _finish_cancel(self, session: _Session) -> tuple[str, ...]:
+        """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation."""
+        if session.state.phase is not RunPhase.CANCELLING:
+            return ()
+        events = self._effects.perform(cmd.CancelRun(reason=session.state.reason))
+        session.record(*events)
+        session.flush()
+        return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)
+
+    def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str]) -> None:
+        if session.state.phase is RunPhase.NEW or (session.state.released and not stopped):
+            return
+        session.record(ev.Released(at_s=self._clock.now_s(), started_at_s=started_at_s, stopped=tuple(stopped)))
+        session.flush()
+
+    def _drive(self, session: _Session) -> Outcome:
+        while True:
+            outcome = self._outcome(session.state)
+            if outcome is not None:
+                session.flush()
+                return outcome
+            for command in commands(session.state):
+                if isinstance(command, _EFFECTFUL):
+                    session.flush()
+                events = self._effects.perform(command)
+                self._submitted = next((each.handle for each in events if isinstance(each, ev.Launched)), None)
+                session.record(*events)
+                if isinstance(command, _EFFECTFUL):
+                    session.flush()
+
+    def _give_back(self, state: RunState) -> None:
+        """Stop what this driver submitted if the journal, read again, shows that the run went on without it."""
+        handle, self._submitted = self._submitted, None
+        if handle is None or (state.key == handle.key and state.phase in (RunPhase.LAUNCHING, RunPhase.WATCHING)):
+            return
+        self._effects.stop(handle)
+
+    def _outcome(self, state: RunState) -> Outcome | None:
+        if self._superseded(state):
+            return Failed(reason=f"superseded: generation {state.generation} of run {state.run} goes on elsewhere")
+        if state.phase is RunPhase.SUCCEEDED:
+            return Succeeded(
+                checkpoint=state.checkpoint, last_step=state.last_step, num_attempts=state.attempt, note=state.reason
+            )
+        if state.phase is RunPhase.FAILED:
+            return Failed(reason=state.reason, fault=state.fault)
+        if state.phase is RunPhase.CANCELLED:
+            return Failed(reason=f"cancelled: {state.reason}", cancelled=True)
+        if state.phase not in (RunPhase.WATCHING, RunPhase.WAITING):
+            return None
+        return Watch(state=self._watch_state(state))
+
+    def _superseded(self, state: RunState) -> bool:
+        """Whether a later try or a clear has taken the run over from this worker."""
+        context = self._context
+        taken = bool(context.owner and state.owner and context.owner != state.owner)
+        return taken or context.generation < state.asked_generation
+
+    def _watch_state(self, state: RunState) -> WatchState:
+        context, launcher = self._context, self._context.workload.launcher
+        return WatchState(
+            handle=state.handle,
+            channel_root=state.channel_root,
+            launched_at_s=state.launched_at_s or 0.0,
+            wake_at_s=state.waiting_until_s if state.phase is RunPhase.WAITING else None,
+            deadline_s=context.deadline_s,
+            # The engine enforces the limit and knows better which rank is late; this is the backstop.
+            start_limit_s=launcher.start_limit_s + launcher.grace_s,
+            hang_limit_s=launcher.hang_limit_s,
+            poll_interval_s=context.poll_interval_s,
+            lease_s=context.lease_s,
+            handoff_limit_s=context.handoff_limit_s,
+            max_look_errors=context.max_look_errors,
+            num_steps=context.num_steps,
+        )
+
+    def _summarize(self, state: RunState) -> None:
+        if state.phase is RunPhase.NEW:
+            return
+        summary = RunSummary(
+            run_key=state.run,
+            phase=state.phase,
+            generation=state.generation,
+            attempt=state.attempt,
+            updated_at_s=self._clock.now_s(),
+            dag_id=self._context.dag_id,
+            run_id=self._context.run_id,
+            workload=self._context.workload.name,
+            last_step=state.last_step,
+            checkpoint_step=state.newest.step if state.newest else None,
+            world_size=state.plan.layout.world_size if state.plan else None,
+            released=state.released,
+            reason=state.reason,
+        )
+        with contextlib.suppress(StoreError):  # a list that is one step behind must not end a run
+            self._journal.write_summary(summary)
+
+
+def run_blocking(
+    driver: RunDriver, *, engine: Engine, open_channel: Callable[[str], RunChannel], clock: Clock
+) -> Succeeded | Failed:
+    """Drive a run to its end in this process: the same steps, events and errors as through triggers."""
+    outcome = driver.start()
+    while isinstance(outcome, Watch):
+        channel = open_channel(outcome.state.channel_root) if outcome.state.handle else None
+        outcome = driver.handle(watch(engine, channel, outcome.state, clock))
+    return outcome
+
+
+def _concerns(
+    state: RunState, event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke
+) -> bool:
+    if isinstance(event, ev.Woke):
+        return state.phase is RunPhase.WAITING
+    if isinstance(event, ev.DeadlineReached):
+        return state.phase in (RunPhase.WAITING, RunPhase.WATCHING)
+    return state.phase is RunPhase.WATCHING and event.key == state.key
