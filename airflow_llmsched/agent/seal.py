@@ -192,7 +192,8 @@ def _parse(document: Any) -> Seal:
 def _parse_file(row: Any) -> SealedFile:
     path, num_bytes, sha256 = row["path"], row["num_bytes"], row["sha256"]
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts:
+    path.encode()  # a lone surrogate is a ValueError, here and not at the file system
+    if not parts or "\0" in path or path.startswith("/") or ".." in parts:
         raise ValueError(f"path {path!r} leaves the directory")
     if not isinstance(num_bytes, int) or num_bytes < 0 or not (sha256 is None or isinstance(sha256, str)):
         raise ValueError(f"bad entry for {path!r}")
@@ -201,11 +202,13 @@ def _parse_file(row: Any) -> SealedFile:
 
 def _metadata_problem(root: Path, file: SealedFile, *, sizes: bool) -> str | None:
     try:
-        num_bytes = (root / file.path).stat().st_size
+        found = (root / file.path).stat()
     except (FileNotFoundError, NotADirectoryError):
         return f"{file.path} is missing"
-    if sizes and num_bytes != file.num_bytes:
-        return f"{file.path} has {num_bytes} bytes, its seal says {file.num_bytes}"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{file.path} is not a file"
+    if sizes and found.st_size != file.num_bytes:
+        return f"{file.path} has {found.st_size} bytes, its seal says {file.num_bytes}"
     return None
 
 
