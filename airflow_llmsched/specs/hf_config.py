@@ -1,7 +1,8 @@
 """Model shapes from Hugging Face ``config.json`` files: one table of dialects, nothing guessed.
 
-A key of the file is placed by its dialect, or known to change neither shape nor work, or an error. A new architecture is a
-new row of ``DIALECTS``. Key names and class defaults as in transformers (``configuration_*.py`` of each model type), read in November 2026.
+A key of the file is placed by its dialect, or known to change neither shape nor work, or an error. A new architecture
+is a new row of ``DIALECTS``. Key names and class defaults are those of transformers (``configuration_*.py`` of each
+model type, read in November 2026).
 """
 
 from __future__ import annotations
@@ -21,7 +22,65 @@ from airflow_llmsched.specs.shapes import shape_problems
 MAX_BYTES = 1024**2
 
 _NEUTRAL = frozenset(
-    ["architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map", "task_specific_params", "initializer_range", "initializer_factor", "hidden_act", "hidden_activation", "activation_function", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "attention_dropout", "hidden_dropout", "classifier_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "max_position_embeddings", "original_max_position_embeddings", "pretraining_tp", "use_parallel_residual", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "n_ctx", "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "norm_topk_prob", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "clip_qkv", "bos_token_id", "eos_token_id", "pad_token_id", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict", "label2id", "id2label", "finetuning_task"]
+    {
+        "activation_function",
+        "architectures",
+        "attention_dropout",
+        "attention_multiplier",
+        "attn_pdrop",
+        "auto_map",
+        "bos_token_id",
+        "classifier_dropout",
+        "clip_qkv",
+        "dtype",
+        "embd_pdrop",
+        "embedding_multiplier",
+        "eos_token_id",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "hidden_act",
+        "hidden_activation",
+        "hidden_dropout",
+        "id2label",
+        "initializer_factor",
+        "initializer_range",
+        "label2id",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "logits_scaling",
+        "max_position_embeddings",
+        "model_type",
+        "n_ctx",
+        "norm_eps",
+        "norm_topk_prob",
+        "original_max_position_embeddings",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "pad_token_id",
+        "partial_rotary_factor",
+        "pretraining_tp",
+        "reorder_and_upcast_attn",
+        "resid_pdrop",
+        "residual_multiplier",
+        "return_dict",
+        "rms_norm_eps",
+        "rope_local_base_freq",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "rotary_emb_base",
+        "rotary_pct",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
+        "scale_attn_by_inverse_layer_idx",
+        "scale_attn_weights",
+        "task_specific_params",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+        "use_parallel_residual",
+    }
 )
 """Keys that change neither the number of parameters nor the work of a step."""
 _NEUTRAL_PATTERN = re.compile(r"_.*|summary_.*")
@@ -44,10 +103,11 @@ _EXPERTS = {"num_active": "num_experts_per_tok"}
 class Dialect:
     """How one ``model_type`` writes a shape.
 
-    ``keys`` maps our fields to its keys, ``facts`` are fields the architecture fixes, ``defaults`` stand for keys that the
-    file leaves out (by our field; null is not left out). Where there is none, key-value heads default to the query heads
-    and the head size to the hidden size over the heads. ``only`` lists structural keys that may only have the given values, because others would
-    not fit a ``ModelShape``. ``expert_keys`` maps fields of ``ExpertShape``; ``aliases`` are other spellings of a key.
+    ``keys`` maps our fields to its keys, ``facts`` are fields the architecture fixes, ``defaults`` stand for keys that
+    the file leaves out (by our field; null is not left out). Where there is none, key-value heads default to the query
+    heads and the head size to the hidden size over the heads. ``only`` lists structural keys that may only have the
+    given values, because others would not fit a ``ModelShape``. ``expert_keys`` maps fields of ``ExpertShape``;
+    ``aliases`` are other spellings of a key, ``unused`` are keys that the values of ``only`` rob of their effect.
     """
 
     keys: Mapping[str, str]
@@ -218,7 +278,7 @@ def _refuse_unplaced(config: Mapping[str, Any], dialect: Dialect, file: str) -> 
     if unplaced:
         keys = ", ".join(map(repr, sorted(unplaced)))
         hint = f"could not place {keys}: take out what changes neither shape nor work, or give model.shape instead"
-        raise SpecError(path=sorted(unplaced)[0], hint=hint, file=file)
+        raise SpecError(path=min(unplaced), hint=hint, file=file)
 
 
 def _allowed(value: Any, allowed: tuple[Any, ...]) -> bool:

@@ -14,7 +14,7 @@ from airflow_llmsched.specs.batch import to_phases
 from airflow_llmsched.specs.build import build
 from airflow_llmsched.specs.paths import PathRules
 from airflow_llmsched.specs.problems import Problem, nearest, to_error
-from airflow_llmsched.specs.schema import ModelBlock, SpecModel
+from airflow_llmsched.specs.schema import Block, ModelBlock, SpecModel
 from airflow_llmsched.specs.shapes import block_problems, to_shape
 from airflow_llmsched.specs.tree import Node
 from airflow_llmsched.specs.validate import validate
@@ -130,9 +130,9 @@ def _resolve_paths(
 ) -> SpecModel:
     """Return ``spec`` with absolute paths; what cannot be resolved joins ``problems``."""
     for path in _PATHS:
-        block = getattr(spec, path[0], None)
+        block: Block | None = getattr(spec, path[0])
         written = None if block is None or path[0] in bad else getattr(block, path[1])
-        if written is None:
+        if block is None or written is None:
             continue
         confined = form or any(path[: len(each)] == each for each in overridden)
         try:

@@ -12,7 +12,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRules:
-    """``base`` is the folder relative paths start from (None: there is none). ``confined``: nothing outside it is named."""
+    """``base`` is the folder relative paths start from (None: there is none), and the fence of ``confined`` ones."""
 
     base: Path | None
     confined: bool

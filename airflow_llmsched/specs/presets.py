@@ -1,4 +1,4 @@
-"""Shipped models by name, one YAML file each under ``presets/``: a shape, its exact parameter total and where that is from."""
+"""Shipped models by name, one YAML file each under ``presets/``: a shape, its exact parameter total and its source."""
 
 from __future__ import annotations
 

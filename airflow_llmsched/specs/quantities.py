@@ -1,7 +1,7 @@
 """Quantities as people write them (``80GiB``, ``36h``, ``4Mi tokens``, ``$120``, ``5%``, ``400 Gbit/s``), and back.
 
-The only place where such text is read. GB and GiB stay apart, whole numbers stay exact, and a bare number is refused: its
-unit would be a guess. Every ``format_x`` writes what ``parse_x`` reads back to the same value.
+The only place where such text is read. GB and GiB stay apart, whole numbers stay exact, and a bare number is refused:
+its unit would be a guess. Every ``format_x`` writes what ``parse_x`` reads back to the same value.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def format_bytes_per_s(rate_bytes_per_s: float) -> str:
 
 
 def pattern(units: str) -> str:
-    """Return a regular expression for editors: a number, then ``units``. The ``parse_x`` functions have the last word."""
+    """Return a regular expression for editors: a number, then ``units``. ``parse_x`` has the last word."""
     return rf"^\s*{_NUMBER}\s*{units}\s*$"
 
 
@@ -193,7 +193,7 @@ def _factor(written: str, kind: _Kind) -> Fraction:
     found = kind.units.get(spaced)
     if found is not None:
         return found
-    by_case = {known.lower(): known for known in reversed(kind.units)}
+    by_case = {known.lower(): known for known in reversed(list(kind.units))}
     near = by_case.get(spaced.lower()) or next(
         iter(difflib.get_close_matches(spaced, kind.units, n=1, cutoff=0.5)), None
     )

@@ -1,4 +1,4 @@
-"""What must hold between the keys of a spec. Each rule names the key to change; it runs when the blocks it reads are sound."""
+"""What must hold between the keys of a spec. Each rule names the key to change, and runs if what it reads is sound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from airflow_llmsched.specs.schema import SpecModel
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = "LLMSCHED_"
 _SET_BY_LAUNCHER = frozenset(
-    ["RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"]
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+    }
 )
 
 
@@ -246,7 +255,7 @@ def _gate(sound: Sound) -> Iterator[Problem]:
     if gate is not None and shape is not None and shape.vocab_size > 1:
         uniform = math.log(shape.vocab_size)
         if gate > uniform:
-            hint = f"lets an untrained model pass: guessing evenly among {shape.vocab_size} tokens has a loss of {uniform:.2f}"
+            hint = f"lets an untrained model pass: guessing among {shape.vocab_size} tokens has a loss of {uniform:.2f}"
             yield Problem(path=("evaluation", "max_loss"), value=gate, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""Keys of a workload spec: names, types, defaults and meaning, one block a class. What holds between keys is in ``rules``.
+"""Keys of a workload spec: names, types, defaults and meaning, one class a block. ``rules``: what holds between them.
 
 Defaults are the domain's own, so that a spec and a ``WorkloadSpec`` made in code mean the same.
 """
@@ -17,10 +17,12 @@ from airflow_llmsched.domain.workload import (
     EvaluationSpec,
     LauncherSpec,
     OptimizerSpec,
+    Positions,
     PrecisionSpec,
     RetrySpec,
     RoleKind,
     RoleSpec,
+    TrainingStage,
 )
 from airflow_llmsched.specs import fields as f
 
@@ -64,7 +66,7 @@ class ShapeBlock(Block):
     gated_mlp: bool = Field(True, description="Whether the MLP has a gate (three matrices) or not (two).")
     tied_embeddings: bool = Field(False, description="Whether input and output embeddings are one table.")
     positions: f.PositionsName = Field(
-        f.Positions.ROTARY, description="How positions enter; learned ones are parameters."
+        Positions.ROTARY, description="How positions enter; learned ones are parameters."
     )
     max_positions: f.CountOrZero = Field(0, description="Rows of the table of learned positions.")
     norm_has_bias: bool = Field(False, description="LayerNorm (weight and bias) rather than RMSNorm (weight).")
@@ -328,13 +330,13 @@ class SpecModel(Block):
 
     version: Literal[1] = Field(description="Version of this form.")
     name: f.Label = Field(description="Label of the run; free text.")
-    stage: f.Stage = Field(f.TrainingStage.PRETRAIN, description="Part of the model's life.")
+    stage: f.Stage = Field(TrainingStage.PRETRAIN, description="Part of the model's life.")
     model: Annotated[ModelBlock, f.shorthand(_preset)] | None = Field(
         None, description="What is trained. Left out only by a job that states communication and memory."
     )
     lora: LoraBlock | None = Field(None, description="Low-rank adaptation.")
     optimizer: OptimizerBlock = Field(OptimizerBlock(), description="Optimizer.")
-    precision: PrecisionBlock = Field(PrecisionBlock(), description="Number formats.")
+    precision: PrecisionBlock = Field(PrecisionBlock(), description="Formats of operands, parameters and gradients.")
     data: DataBlock = Field(description="Training data.")
     batch: BatchBlock = Field(description="Sequence length and global batch.")
     budget: BudgetBlock = Field(description="When to stop.")

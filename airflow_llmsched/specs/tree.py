@@ -1,7 +1,8 @@
 """A spec as a tree of plain values that remember their line. Reads YAML safely: bounded, untagged, no key twice.
 
-Scalars follow the YAML 1.2 core rules: ``no`` and ``12:30`` are text, ``012`` is twelve. Reading works on the event stream of
-PyYAML's C parser, so that limits hold before anything is built: a deep, huge or self-multiplying document costs nothing.
+Scalars follow the YAML 1.2 core rules: ``no`` and ``12:30`` are text, ``012`` is twelve. Reading works on the event
+stream of PyYAML's C parser, so that limits hold before anything is built: a deep, huge or self-multiplying document
+costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Node:
-    """A value and the line it stands on (None when it came from no file). ``num_nodes`` counts what aliases multiply."""
+    """A value and its line (None when it came from no file). ``num_nodes`` counts values with aliases followed."""
 
     value: Any
     line: int | None
@@ -230,11 +231,11 @@ class _Reader:
         if top.node.num_nodes > MAX_NODES:
             raise self._error(f"holds more than {MAX_NODES} values once its aliases are followed", line)
 
-    def _resolve_alias(self, anchor: str, line: int) -> Node:
+    def _resolve_alias(self, anchor: str | None, line: int) -> Node:
         self._num_aliases += 1
         if self._num_aliases > MAX_ALIASES:
             raise self._error(f"has more than {MAX_ALIASES} aliases", line)
-        if anchor not in self._anchors:
+        if anchor is None or anchor not in self._anchors:
             raise self._error(f"has the alias *{anchor}, but nothing is anchored as &{anchor} above it", line)
         node = self._anchors[anchor]
         if node is None:

@@ -32,11 +32,11 @@ _TYPE_HINTS = {
 def validate(plain: Mapping[str, Any]) -> tuple[SpecModel, list[Problem]]:
     """Return the spec with every sound block in place, and what is wrong with the others.
 
-    A block named by a problem (the first part of its path) holds its default, if any: do not read it.
+    A block named by a problem (the first part of its path) holds a stand-in: do not read it.
     """
     problems = list(_unknown_keys(plain, SpecModel, ()))
     known = _without_unknown(plain, SpecModel)
-    spec = SpecModel.model_construct()
+    spec = SpecModel.model_validate(_STAND_INS)
     validator = SpecModel.__pydantic_validator__
     values: dict[str, Any] = {}
     for name, info in SpecModel.model_fields.items():

@@ -1,0 +1,101 @@
+"""``llmsched schema`` and ``llmsched check``: what a spec may say, and whether this one does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.perf.parameters import count_parameters
+from airflow_llmsched.specs import json_schema, loader, reference
+from airflow_llmsched.specs.quantities import (
+    format_duration_s,
+    format_ratio,
+    format_sequences,
+    format_tokens,
+    format_usd,
+)
+
+EXIT_BAD_SPEC = 1
+
+
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page instead.")] = False,
+) -> None:
+    """Print the JSON Schema of specs, for editors."""
+    typer.echo(reference.markdown() if markdown else json.dumps(json_schema.json_schema(), indent=2), nl=not markdown)
+
+
+def check(
+    spec: Annotated[Path, typer.Argument(help="A workload spec in YAML.", show_default=False)],
+) -> None:
+    """Read SPEC and list every mistake with its line, or say in short what it asks for."""
+    try:
+        workload = loader.load(spec)
+    except SpecError as error:
+        for each in error.errors:
+            typer.echo(f"error: {each}", err=True)
+        raise typer.Exit(EXIT_BAD_SPEC) from None
+    Console().print(_summary(workload))
+
+
+def _summary(workload: WorkloadSpec) -> Table:
+    table = Table(title=Text(workload.name), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for label, text in _rows(workload):
+        # Text, not str: square brackets in a name are the user's, not markup
+        table.add_row(label, Text(text))
+    return table
+
+
+def _rows(workload: WorkloadSpec) -> list[tuple[str, str]]:
+    rows = [("stage", workload.stage.value), ("model", _model(workload))]
+    rows += [("batch" if index == 0 else "", _phase(phase)) for index, phase in enumerate(workload.batch)]
+    rows += [("budget", _budget(workload.budget)), ("ranks", _ranks(workload))]
+    data = workload.data
+    held_out = f"{format_ratio(data.held_out_ratio)} held out"
+    rows.append(("data", ", ".join(part for part in (data.kind.value, data.source, held_out) if part)))
+    gate = workload.evaluation.max_loss if workload.evaluation else None
+    rows.append(("gate", "none" if gate is None else f"held-out loss at most {gate:g}"))
+    return rows
+
+
+def _model(workload: WorkloadSpec) -> str:
+    if workload.model is None:
+        return "none: the job states its own traffic and memory"
+    count = count_parameters(workload.model)
+    active = f", {count.active:,} active per token" if count.active != count.total else ""
+    return f"{workload.model.name}: {count.total:,} parameters{active}"
+
+
+def _phase(phase: BatchPhase) -> str:
+    return (
+        f"from {format_tokens(phase.from_tokens)}: {format_sequences(phase.num_sequences)} of "
+        f"{format_tokens(phase.sequence_length_tokens)}, {format_tokens(phase.tokens_per_step)} a step"
+    )
+
+
+def _budget(budget: BudgetSpec) -> str:
+    parts = [f"{budget.num_steps} steps" if budget.num_tokens is None else format_tokens(budget.num_tokens)]
+    if budget.deadline_s is not None:
+        parts.append(f"within {format_duration_s(budget.deadline_s)}")
+    if budget.max_usd is not None:
+        parts.append(f"for at most {format_usd(budget.max_usd)}")
+    return ", ".join(parts)
+
+
+def _ranks(workload: WorkloadSpec) -> str:
+    wish, capacity = workload.parallelism, workload.capacity
+    most = "any number" if capacity.max_ranks is None else str(capacity.max_ranks)
+    pinned = [
+        f"{name}={value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(wish, name)) is not None
+    ]
+    return f"{capacity.min_ranks} to {most}; pinned: {', '.join(pinned) or 'nothing'}"
