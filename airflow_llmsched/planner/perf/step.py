@@ -49,14 +49,14 @@ ERROR_RATIO = 0.5
 class Machine:
     """Where candidates run: one node shape, and how many consecutive ranks share a node. Axis: C.
 
-    ``ranks_per_node_C`` is the smallest such number of a placement: the node with the fewest ranks has the fewest links.
+    ``ranks_per_node_C`` is the smallest such number of a placement: the node with fewest ranks has fewest links.
     """
 
     shape: NodeShape
     ranks_per_node_C: IntArray
 
     def link(self, *, stride_C: IntArray, size_C: IntArray) -> Link:
-        """Return the slowest link in groups of ``size_C`` ranks that are ``stride_C`` apart.
+        """Return the slowest link in groups of ``size_C`` ranks, ``stride_C`` apart.
 
         A group inside a node has the node's own links. One that leaves it has as many network links as it has
         members in a node, since NCCL builds a ring per network card (nccl-tests, PERFORMANCE.md).

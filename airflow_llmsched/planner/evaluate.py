@@ -1,0 +1,90 @@
+"""What each candidate would cost: seconds, bytes and operations by term, whatever kind of job it is. Pure.
+
+Axis: C = candidate layout.
+"""
+# ruff: noqa: N815 - array names end in their axes
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_llmsched.domain.plan import Prediction
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
+from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
+from airflow_llmsched.planner.perf.memory import memory_terms
+from airflow_llmsched.planner.perf.step import ERROR_RATIO, Machine, model_flop_per_step, peak_flop_per_s, step_terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """Costs of a table of candidates. Terms add up to ``step_s_C`` and ``memory_bytes_C``.
+
+    ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known.
+    """
+
+    table: LayoutTable
+    step_terms_s: Mapping[str, FloatArray]
+    memory_terms_bytes: Mapping[str, IntArray]
+    step_s_C: FloatArray
+    memory_bytes_C: IntArray
+    tokens_per_step: int
+    model_flop: int
+    peak_flop_per_s: float
+
+    def take(self, chosen: BoolArray | IntArray) -> Evaluation:
+        """Keep some candidates, by mask or by index."""
+        return Evaluation(
+            table=self.table.take(chosen),
+            step_terms_s={name: seconds[chosen] for name, seconds in self.step_terms_s.items()},
+            memory_terms_bytes={name: num_bytes[chosen] for name, num_bytes in self.memory_terms_bytes.items()},
+            step_s_C=self.step_s_C[chosen],
+            memory_bytes_C=self.memory_bytes_C[chosen],
+            tokens_per_step=self.tokens_per_step,
+            model_flop=self.model_flop,
+            peak_flop_per_s=self.peak_flop_per_s,
+        )
+
+    def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
+        """Return what is predicted for one candidate, terms that are zero left out."""
+        step_breakdown_s = {name: float(term[index]) for name, term in self.step_terms_s.items() if term[index] > 0}
+        memory_breakdown = {name: int(term[index]) for name, term in self.memory_terms_bytes.items() if term[index] > 0}
+        step_s = math.fsum(step_breakdown_s.values())
+        peak_flop = self.peak_flop_per_s * int(self.table.world_size_C[index]) * step_s
+        return Prediction(
+            step_s=step_s,
+            step_breakdown_s=step_breakdown_s,
+            memory_bytes_per_rank=sum(memory_breakdown.values()),
+            memory_breakdown_bytes=memory_breakdown,
+            mfu_ratio=self.model_flop / peak_flop if peak_flop else 0.0,
+            tokens_per_s=self.tokens_per_step / step_s if step_s else 0.0,
+            usd_per_hour=usd_per_hour,
+            error_ratio=ERROR_RATIO,
+        )
+
+
+def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Evaluation:
+    """Price every candidate on one machine. Raises ``KeyError`` when the accelerator lacks the number format."""
+    job = job_of(workload)
+    reserved_bytes = machine.shape.accelerator.reserved_bytes
+    if job is None:
+        seconds = demand_step_terms(workload, table, machine)
+        num_bytes = demand_memory_terms(workload, table, reserved_bytes=reserved_bytes)
+    else:
+        seconds = step_terms(job, table, machine)
+        num_bytes = memory_terms(job, table, reserved_bytes=reserved_bytes)
+    return Evaluation(
+        table=table,
+        step_terms_s=seconds,
+        memory_terms_bytes=num_bytes,
+        step_s_C=np.sum(list(seconds.values()), axis=0) if seconds else np.zeros(len(table)),
+        memory_bytes_C=np.sum(list(num_bytes.values()), axis=0),
+        tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
+        model_flop=model_flop_per_step(job) if job else 0,
+        peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
+    )

@@ -1,0 +1,70 @@
+"""Cost of a job without a model, from what it states itself: traffic between groups, bytes per tier. Pure.
+
+Axis: C = candidate layout.
+"""
+# ruff: noqa: N806 - array names end in their axes
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_llmsched.domain.workload import TrafficDemand, WorkloadSpec
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.collectives import (
+    Link,
+    all_to_all_s,
+    point_to_point_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    ring_reduce_scatter_s,
+)
+from airflow_llmsched.planner.perf.step import Machine
+
+ACCELERATOR_TIER = "hbm"
+
+
+def demand_memory_terms(workload: WorkloadSpec, table: LayoutTable, *, reserved_bytes: int) -> dict[str, IntArray]:
+    """Return bytes per rank in the accelerator's memory. Other tiers have no known limit and are not in it."""
+    stated = sum(demand.bytes_per_rank for demand in workload.memory if demand.tier == ACCELERATOR_TIER)
+    return {
+        "stated": np.full(len(table), stated, dtype=np.int64),
+        "runtime": np.full(len(table), reserved_bytes, dtype=np.int64),
+    }
+
+
+def demand_step_terms(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> dict[str, FloatArray]:
+    """Return seconds per step by demand: a lower bound, since nothing is known of the job's computation.
+
+    A group is that many consecutive ranks, or all of them when there are fewer. Traffic to a peer group goes over the
+    network whatever the placement, since the peer's place is not known here.
+    """
+    terms: dict[str, FloatArray] = {}
+    for demand in workload.communication:
+        name = f"{demand.group} {demand.collective}"
+        terms[name] = terms.get(name, np.zeros(len(table))) + _traffic_s(demand, table, machine)
+    return terms
+
+
+def _traffic_s(demand: TrafficDemand, table: LayoutTable, machine: Machine) -> FloatArray:
+    size_C = np.minimum(demand.group_size, table.world_size_C)
+    if demand.peer_group is not None:
+        shape = machine.shape
+        network = Link(
+            bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * shape.achievable_bandwidth_ratio,
+            latency_s=shape.inter_node_latency_s,
+        )
+        return np.broadcast_to(point_to_point_s(num_bytes=demand.bytes_per_step, link=network), (len(table),))
+    link = machine.link(stride_C=np.ones_like(size_C), size_C=size_C)
+    if demand.collective in _COLLECTIVES:
+        return _COLLECTIVES[demand.collective](num_bytes=demand.bytes_per_step, group_size=size_C, link=link)
+    alone_C = size_C == 1
+    return np.where(alone_C, 0.0, point_to_point_s(num_bytes=demand.bytes_per_step, link=link))
+
+
+_COLLECTIVES = {
+    "all_reduce": ring_all_reduce_s,
+    "all_gather": ring_all_gather_s,
+    "reduce_scatter": ring_reduce_scatter_s,
+    "all_to_all": all_to_all_s,
+}
+"""Known collectives; any other word is priced as one message to a neighbour."""
