@@ -44,8 +44,11 @@ def stage(spec: DatasetSpec, *, destination: str) -> DatasetManifest:
         hint = f"must lie outside the text's own folder {corpus.source}, or shards would become text"
         raise SpecError(path="data.destination", value=destination, hint=hint)
     source_digest = _source_digest(corpus, spec)
+    staged = _already_staged(folder, source_digest)
+    if staged is not None:
+        return staged
     with _disk_trouble_named(folder), _alone(folder):
-        staged = _already_staged(folder, source_digest)
+        staged = _already_staged(folder, source_digest)  # by whoever we waited for
         if staged is not None:
             return staged
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
