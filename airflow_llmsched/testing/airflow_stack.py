@@ -135,6 +135,12 @@ class AirflowStack:
         self._keeper = None
         return state
 
+    @property
+    def keeper_pid(self) -> int:
+        """Pid of the process that keeps the stack: SIGTERM to it ends everything."""
+        pid: int = self._state()["keeper"]["pid"]
+        return pid
+
     def component_pid(self, name: str) -> int:
         """Return the pid of one of ``COMPONENTS``; its process group and session have the same number."""
         pid: int = self._state()["components"][name]["pid"]
