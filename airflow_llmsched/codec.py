@@ -6,6 +6,7 @@ ignored; whoever stores records for long (the journal) puts a format version bes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -14,9 +15,11 @@ from pydantic import TypeAdapter
 T = TypeVar("T")
 
 
-@cache
-def _adapter(type_: Any) -> TypeAdapter[Any]:
+def _build(type_: Any) -> TypeAdapter[Any]:
     return TypeAdapter(type_)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_build)
 
 
 def to_plain(value: Any, type_: Any = None) -> Any:

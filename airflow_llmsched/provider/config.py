@@ -1,0 +1,22 @@
+"""Our section of Airflow's configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow.sdk.configuration import conf
+
+SECTION = "llmsched"
+
+
+def state_root() -> str:
+    """Return the deployment's state root, an absolute path."""
+    configured = conf.get(SECTION, "state_root", fallback="")
+    home = os.environ.get("AIRFLOW_HOME", "~/airflow")
+    return str(Path(configured or f"{home}/llmsched").expanduser().resolve())
+
+
+def handoff_limit_s() -> float:
+    """Return how long a gang may run unwatched between a trigger's event and the worker that acts on it, in seconds."""
+    return float(conf.getfloat(SECTION, "handoff_limit", fallback=1800.0))

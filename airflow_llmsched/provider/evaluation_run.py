@@ -1,0 +1,150 @@
+"""The evaluation gang: one rank on the same engine, with no recovery of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
+from airflow_llmsched.domain.dataset import DatasetManifest
+from airflow_llmsched.domain.gang import GangSpec, Launcher
+from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import NotPlaced, Placement, PlacementProblem
+from airflow_llmsched.domain.run_report import EvaluationResult
+from airflow_llmsched.domain.workload import EvaluationSpec, WorkloadSpec
+from airflow_llmsched.errors import CapacityError, DataError
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.gang_run import GangSettings, SystemClock
+from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.run_scope import RunScope
+from airflow_llmsched.provider.trainer_settings import EVALUATOR, train_settings
+from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE
+
+CHECKPOINT_VARIABLE = "LLMSCHED_CHECKPOINT"
+OUTPUT_VARIABLE = "LLMSCHED_OUTPUT"
+STOP_GRACE_S = 5.0
+
+
+def trained_checkpoint(scope: RunScope) -> str:
+    """Return the path of the checkpoint that training ended with. Raises ``DataError`` when there is none."""
+    state = fold(scope.run_key, Journal(scope.store(), scope.run_key).read())
+    if state.phase is not RunPhase.SUCCEEDED:
+        raise DataError(f"run {scope.run_key} is {state.phase}, not succeeded: let RunGangOperator finish first")
+    if state.checkpoint is None:
+        raise DataError(f"run {scope.run_key} saved no checkpoint: set checkpoint in the spec to evaluate it")
+    return state.checkpoint.path
+
+
+def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
+    """Return the driver of the evaluation of ``checkpoint``."""
+    spec = run_files.read_spec(settings.scope)
+    evaluation = spec.evaluation or EvaluationSpec()
+    hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
+
+    def make_gang(key: AttemptKey) -> GangSpec:
+        return _gang(settings, spec, evaluation, key=key, checkpoint=checkpoint, placement=_one_rank(hook))
+
+    return SingleRun(
+        SingleSettings(
+            key=settings.scope.evaluation_key,
+            generation=settings.generation,
+            grace_s=spec.launcher.grace_s,
+            start_limit_s=spec.launcher.start_limit_s,
+            hang_limit_s=evaluation.limit_s,
+            poll_interval_s=settings.poll_interval_s,
+            deadline_s=settings.deadline_s,
+            lease_s=settings.lease_s,
+            run_dir=str(settings.scope.directory),
+        ),
+        engine=open_engine(settings.engine, settings.engine_options),
+        clock=SystemClock(),
+        make_gang=make_gang,
+    )
+
+
+def stop_evaluation(settings: GangSettings) -> tuple[str, ...]:
+    """Stop every live evaluation gang of the run; return their names. Needs neither checkpoint nor data. Idempotent."""
+    key = settings.scope.evaluation_key
+    return stop_all(open_engine(settings.engine, settings.engine_options), key, grace_s=STOP_GRACE_S)
+
+
+def read_evaluation(settings: GangSettings, *, checkpoint: str) -> EvaluationResult:
+    """Read what the evaluator wrote and apply the spec's gate. Raises ``DataError`` when it is no result."""
+    evaluation = run_files.read_spec(settings.scope).evaluation or EvaluationSpec()
+    path = _output(settings)
+    try:
+        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        loss, step = float(written["loss"]), int(written["checkpoint_step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is no evaluation result ({type(error).__name__}: {error}): the evaluator must write JSON with "
+            "loss and checkpoint_step there before it exits 0"
+        ) from error
+    return EvaluationResult(
+        checkpoint_step=step,
+        loss=loss,
+        passed=math.isfinite(loss) and (evaluation.max_loss is None or loss <= evaluation.max_loss),
+        max_loss=evaluation.max_loss,
+        num_tokens=written.get("num_tokens"),
+        checkpoint_path=checkpoint,
+    )
+
+
+def _gang(
+    settings: GangSettings,
+    spec: WorkloadSpec,
+    evaluation: EvaluationSpec,
+    *,
+    key: AttemptKey,
+    checkpoint: str,
+    placement: Placement,
+) -> GangSpec:
+    scope = settings.scope
+    manifest = run_files.read(scope, run_files.DATASET_FILE, DatasetManifest, made_by="StageDatasetOperator")
+    manifest_path = f"{manifest.root}/manifest.json"
+    output = _output(settings)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **spec.launcher.environment,
+        CHECKPOINT_VARIABLE: checkpoint,
+        DATASET_VARIABLE: manifest_path,
+        OUTPUT_VARIABLE: str(output),
+    }
+    command = evaluation.command
+    if not command:
+        environment[TRAIN_VARIABLE] = train_settings(spec).to_json()
+        arguments = {"checkpoint": checkpoint, "dataset": manifest_path, "output": str(output)}
+        command = (
+            *(sys.executable, "-m", EVALUATOR, "--num-batches", str(evaluation.num_batches)),
+            *(part for name, value in arguments.items() for part in (f"--{name}", value)),
+        )
+    return GangSpec(
+        key=key,
+        placement=placement,
+        layout=ParallelLayout(dp=1),
+        command=command,
+        channel_root=str(scope.directory / "channel" / key.name),
+        launcher=Launcher.PLAIN,
+        environment=environment,
+        start_limit_s=spec.launcher.start_limit_s,
+        grace_s=spec.launcher.grace_s,
+        lease_s=settings.lease_s,
+    )
+
+
+def _output(settings: GangSettings) -> Path:
+    return settings.scope.directory / "evaluation" / f"generation-{settings.generation}.json"
+
+
+def _one_rank(hook: PlacementHook) -> Placement:
+    result = hook.place(PlacementProblem(layout=ParallelLayout(dp=1), tree=hook.topology()))
+    if isinstance(result, NotPlaced):
+        raise CapacityError(f"no slot for the evaluation: {result.summary}")
+    return result.placement

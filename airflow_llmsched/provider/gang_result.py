@@ -1,0 +1,45 @@
+"""What a finished gang task returns: names, numbers and digests, at most a few hundred bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_llmsched.control.context import Succeeded
+from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.domain.attempt import AttemptRecord
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Sound, VerifyDepth
+from airflow_llmsched.domain.progress import ChannelCursor
+from airflow_llmsched.ports import CheckpointFormat
+from airflow_llmsched.telemetry.channel import DirectoryChannel
+
+
+def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFormat) -> dict[str, Any]:
+    """Return the run's result, JSON-safe. ``loss`` is the training loss of the last step that any rank reported."""
+    attempts = driver.attempts()
+    checkpoint = outcome.checkpoint
+    return {
+        "checkpoint": checkpoint.path if checkpoint else None,
+        "checkpoint_step": checkpoint.step if checkpoint else None,
+        "digest": _digest(checkpoints, checkpoint),
+        "step": outcome.last_step,
+        "loss": last_loss(attempts),
+        "num_attempts": outcome.num_attempts,
+        "world_sizes": [attempt.plan.layout.world_size for attempt in attempts],
+    }
+
+
+def last_loss(attempts: tuple[AttemptRecord, ...]) -> float | None:
+    """Return the loss of the highest step of the last attempt that trained; None when none did."""
+    for attempt in reversed(attempts):
+        reports, _ = DirectoryChannel(attempt.channel_root).read(ChannelCursor(positions={}))
+        steps = [step for report in reports for step in report.steps]
+        if steps:
+            return max(steps, key=lambda step: step.step).loss
+    return None
+
+
+def _digest(checkpoints: CheckpointFormat, checkpoint: CheckpointRef | None) -> str | None:
+    if checkpoint is None:
+        return None
+    verdict = checkpoints.verify(checkpoint, depth=VerifyDepth.SIZES)
+    return verdict.digest if isinstance(verdict, Sound) else None

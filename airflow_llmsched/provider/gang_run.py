@@ -1,0 +1,119 @@
+"""Puts a run driver together from the run's files, in a worker or a triggerer alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_llmsched.control.context import RunContext
+from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.domain.dataset import DatasetManifest
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import DataError
+from airflow_llmsched.ports import CheckpointFormat
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.config import handoff_limit_s
+from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.run_scope import RunScope
+from airflow_llmsched.provider.trainer_settings import num_steps, trainer_command, trainer_environment
+from airflow_llmsched.registry import AdapterGroup, load
+from airflow_llmsched.telemetry.channel import DirectoryChannel
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_s(self) -> float:
+        """Return Unix seconds."""
+        return time.time()
+
+    def sleep(self, duration_s: float) -> None:
+        """Return after ``duration_s`` seconds."""
+        time.sleep(duration_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSettings:
+    """How one task runs its gang; JSON-safe through ``codec``, so that a trigger can carry it.
+
+    ``deadline_s`` is absolute (Unix seconds) and lies below every limit of Airflow's own. ``owner`` is the task
+    instance's id: only the try that started last may cancel.
+    """
+
+    scope: RunScope
+    engine: str
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    owner: str = ""
+    deadline_s: float | None = None
+    poll_interval_s: float = 5.0
+    lease_s: float | None = 120.0
+    capacity_wait_s: float = 3600.0
+    max_look_errors: int = 5
+
+
+def checkpoint_root(scope: RunScope, spec: WorkloadSpec) -> str:
+    """Return where this run saves: below the spec's root, a folder for each run; by default in the run's own folder."""
+    if spec.checkpoint.root:
+        return f"{spec.checkpoint.root.rstrip('/')}/{scope.run_key}"
+    return str(scope.directory / "checkpoints")
+
+
+def checkpoint_format(spec: WorkloadSpec) -> CheckpointFormat:
+    """Return the adapter for the spec's checkpoint format."""
+    adapter: CheckpointFormat = load(AdapterGroup.CHECKPOINT_FORMATS, spec.checkpoint.format)()
+    return adapter
+
+
+def open_driver(settings: GangSettings) -> RunDriver:
+    """Return the driver of the run. Raises ``DataError`` when the run was never opened or its data never staged."""
+    scope = settings.scope
+    spec = run_files.read_spec(scope)
+    hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
+    return RunDriver(
+        context=_context(settings, spec),
+        journal=Journal(scope.store(), scope.run_key),
+        engine=open_engine(settings.engine, settings.engine_options),
+        planner=hook.plan_on,
+        checkpoints=checkpoint_format(spec),
+        open_channel=DirectoryChannel,
+        clock=SystemClock(),
+    )
+
+
+def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
+    scope = settings.scope
+    manifest = run_files.read(scope, run_files.DATASET_FILE, DatasetManifest, made_by="StageDatasetOperator")
+    return RunContext(
+        run_key=scope.run_key,
+        generation=settings.generation,
+        workload=spec,
+        run_dir=str(scope.directory),
+        checkpoint_root=checkpoint_root(scope, spec),
+        command=trainer_command(spec),
+        environment=trainer_environment(spec, manifest=f"{manifest.root}/manifest.json"),
+        first_plan=_first_plan(scope),
+        num_steps=num_steps(spec),
+        deadline_s=settings.deadline_s,
+        owner=settings.owner,
+        dag_id=scope.dag_id,
+        run_id=scope.run_id,
+        poll_interval_s=settings.poll_interval_s,
+        flush_interval_s=min(1.0, settings.poll_interval_s),
+        lease_s=settings.lease_s,
+        handoff_limit_s=handoff_limit_s(),
+        max_look_errors=settings.max_look_errors,
+        capacity_wait_s=settings.capacity_wait_s,
+    )
+
+
+def _first_plan(scope: RunScope) -> Any:
+    try:
+        plans = run_files.read_plan(scope).plans
+    except DataError:
+        return None  # planning ahead is optional: the driver plans for itself
+    return plans[0] if plans else None

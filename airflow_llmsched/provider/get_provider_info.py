@@ -1,0 +1,81 @@
+"""Provider metadata. Static and cheap: Airflow calls this in every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OPERATORS = "airflow_llmsched.provider.operators"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return what Airflow's provider manager needs to know."""
+    return {
+        "package-name": "airflow-provider-llmsched",
+        "name": "LLM pretraining scheduler",
+        "description": "Plan, place, launch, watch and recover language-model pretraining.",
+        "integrations": [
+            {
+                "integration-name": "llmsched",
+                "external-doc-url": "https://pypi.org/project/airflow-provider-llmsched/",
+                "tags": ["service"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "llmsched",
+                "python-modules": [
+                    f"{_OPERATORS}.open_run",
+                    f"{_OPERATORS}.dataset",
+                    f"{_OPERATORS}.planning",
+                    f"{_OPERATORS}.gang",
+                    f"{_OPERATORS}.evaluation",
+                    f"{_OPERATORS}.release",
+                    f"{_OPERATORS}.report",
+                ],
+            }
+        ],
+        "sensors": [
+            {"integration-name": "llmsched", "python-modules": ["airflow_llmsched.provider.sensors.checkpoint"]}
+        ],
+        "hooks": [{"integration-name": "llmsched", "python-modules": ["airflow_llmsched.provider.hooks.placement"]}],
+        "triggers": [
+            {
+                "integration-name": "llmsched",
+                "python-modules": [
+                    "airflow_llmsched.provider.triggers.gang",
+                    "airflow_llmsched.provider.triggers.checkpoint",
+                ],
+            }
+        ],
+        "extra-links": ["airflow_llmsched.provider.links.RunReportLink"],
+        "plugins": [{"name": "llmsched", "plugin-class": "airflow_llmsched.provider.plugin.LlmschedPlugin"}],
+        "cli": ["airflow_llmsched.provider.cli.get_cli_commands"],
+        "config": {
+            "llmsched": {
+                "description": "Settings of airflow-provider-llmsched.",
+                "options": {
+                    "state_root": {
+                        "description": (
+                            "Folder shared by workers, triggerers, API server and gang nodes. Journals, channels, "
+                            "datasets, checkpoints and reports of all runs live below it. "
+                            "Empty: $AIRFLOW_HOME/llmsched."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "/mnt/shared/llmsched",
+                        "default": "",
+                    },
+                    "handoff_limit": {
+                        "description": (
+                            "Seconds that a gang may run unwatched between a trigger's event and the worker that acts "
+                            "on it (a full pool, a paused DAG, a slow scheduler)."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "1800",
+                    },
+                },
+            }
+        },
+    }

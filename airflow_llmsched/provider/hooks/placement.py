@@ -1,0 +1,67 @@
+"""Asks an engine what it has, and the planner what to make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+if TYPE_CHECKING:
+    from airflow_llmsched.domain.identity import NodeId
+    from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+    from airflow_llmsched.domain.plan import PlanSearch
+    from airflow_llmsched.domain.topology import TopologyTree
+    from airflow_llmsched.domain.workload import WorkloadSpec
+    from airflow_llmsched.ports import Engine, PlacementSolver
+
+
+class PlacementHook(BaseHook):
+    """Topology, placement and planning on one engine.
+
+    Args:
+        engine: name of an engine adapter (entry-point group ``airflow_llmsched.engines``).
+        engine_options: JSON-safe options of the engine. ``root`` defaults to a folder below the state root.
+        solver: name of a placement solver (entry-point group ``airflow_llmsched.placement_solvers``).
+    """
+
+    hook_name = "LLM placement"
+
+    def __init__(
+        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, solver: str = "bestfit"
+    ) -> None:
+        super().__init__()
+        self.engine_name = engine
+        self.engine_options = dict(engine_options or {})
+        self.solver_name = solver
+
+    def get_conn(self) -> Engine:
+        """Return the engine adapter."""
+        from airflow_llmsched.provider.engine import open_engine
+
+        return open_engine(self.engine_name, self.engine_options)
+
+    def topology(self) -> TopologyTree:
+        """Return the engine's nodes with what is free now. Raises ``CouldNotLookError``."""
+        return self.get_conn().topology()
+
+    def place(self, problem: PlacementProblem, *, time_limit_s: float = 5.0, seed: int = 0) -> Placed | NotPlaced:
+        """Place one gang."""
+        return self._solver().place(problem, time_limit_s=time_limit_s, seed=seed)
+
+    def plan(self, workload: WorkloadSpec, *, excluded: frozenset[NodeId] = frozenset()) -> PlanSearch:
+        """Return the Pareto plans for what is free now, best by the workload's objective first."""
+        return self.plan_on(workload, self.topology(), excluded)
+
+    def plan_on(self, workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
+        """Return the Pareto plans on a given tree."""
+        from airflow_llmsched.planner.perf.hardware import node_shapes
+        from airflow_llmsched.planner.search import search
+
+        return search(workload, tree, node_shapes(), solver=self._solver(), excluded=excluded, seed=workload.seed)
+
+    def _solver(self) -> PlacementSolver:
+        from airflow_llmsched.registry import AdapterGroup, load
+
+        solver: PlacementSolver = load(AdapterGroup.PLACEMENT_SOLVERS, self.solver_name)()
+        return solver

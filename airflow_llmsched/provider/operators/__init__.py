@@ -1,0 +1,1 @@
+"""Operators of a pretraining pipeline."""

@@ -1,0 +1,68 @@
+"""What our operators share: the run they belong to, and errors that Airflow must not retry."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.errors import CapacityError, DataError, LlmschedError, RelaxError, SpecError, TransientError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_llmsched.domain.workload import WorkloadSpec
+    from airflow_llmsched.provider.run_scope import RunScope
+
+_HOPELESS = (SpecError, RelaxError, DataError)
+
+
+class RunOperator(BaseOperator):
+    """Base of the operators that work on one run.
+
+    Args:
+        run_scope: names the run within the DAG run; by default the task group's id, so that every task of a
+            ``pretraining_task_group`` shares one run.
+    """
+
+    def __init__(self, *, run_scope: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run_scope = run_scope
+        self.run_key: str | None = None
+
+    def scope(self, context: Context) -> RunScope:
+        """Return the run this task works on, and remember its key for the links."""
+        from airflow_llmsched.provider.run_scope import scope_of
+
+        scope = scope_of(context, run_scope=self.run_scope)
+        self.run_key = scope.run_key
+        return scope
+
+    def workload(self, scope: RunScope) -> WorkloadSpec:
+        """Return the spec that ``OpenRunOperator`` stored. Fails the task when the run was never opened."""
+        from airflow_llmsched.provider.run_files import read_spec
+
+        with failing_for_good():
+            return read_spec(scope)
+
+
+@contextlib.contextmanager
+def failing_for_good() -> Iterator[None]:
+    """Turn errors that a retry cannot mend into ``AirflowFailException``; let the others be retried."""
+    try:
+        yield
+    except _HOPELESS as error:
+        raise AirflowFailException(str(error)) from error
+    except (CapacityError, TransientError):
+        raise
+    except LlmschedError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def now_s() -> float:
+    """Return Unix seconds: the one clock of the provider."""
+    return time.time()

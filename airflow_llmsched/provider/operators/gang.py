@@ -1,0 +1,68 @@
+"""Trains: acquires, launches, watches and recovers.
+
+One operator owns it all, because a lost node must be replaceable
+while the run goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_llmsched.provider.operators.gang_base import GangOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_llmsched.control.context import Outcome, Succeeded
+    from airflow_llmsched.provider.gang_run import GangSettings
+    from airflow_llmsched.provider.run_scope import RunScope
+
+
+class RunGangOperator(GangOperator):
+    """Train the run's workload as a gang, through preemptions and failures, until it is done, given up or cancelled.
+
+    Deferrable or blocking, it ends in the same result or the same exception. Failures of the gang are retried by the
+    spec's own budgets (``retries``), not by Airflow's: Airflow's retries only replace a worker that died, and find the
+    gang again. Assets in ``outlets`` get an event with run key, checkpoint, step, loss and digest. Arguments as in
+    ``GangOperator``.
+    """
+
+    ui_color = "#fdf3e3"
+    purpose = "train"
+
+    def start(self, settings: GangSettings) -> Outcome:
+        """Begin the generation, or go on with it."""
+        from airflow_llmsched.provider.gang_run import open_driver
+
+        return open_driver(settings).start()
+
+    def take(self, settings: GangSettings, event: Any, *, yielded_at_s: float) -> Outcome:
+        """Act on a watcher's event."""
+        from airflow_llmsched.provider.gang_run import open_driver
+
+        # A blocking watcher hands over to itself: there is no gap to record.
+        return open_driver(settings).handle(event, yielded_at_s=yielded_at_s if self.deferrable else None)
+
+    def cancel(self, settings: GangSettings, reason: str) -> None:
+        """End the generation: a durable record first, then the stop."""
+        from airflow_llmsched.provider.gang_run import open_driver
+
+        open_driver(settings).cancel(reason)
+
+    def limits_s(self, scope: RunScope) -> list[float]:
+        """Return the spec's deadline, counted from the run's start."""
+        deadline_s = self.workload(scope).budget.deadline_s
+        return [] if deadline_s is None else [scope.started_at_s + deadline_s]
+
+    def result(self, context: Context, settings: GangSettings, outcome: Succeeded) -> dict[str, Any]:
+        """Return checkpoint, step, loss and digest, and announce them to the outlets."""
+        from airflow_llmsched.provider.gang_result import gang_result
+        from airflow_llmsched.provider.gang_run import checkpoint_format, open_driver
+
+        formats = checkpoint_format(self.workload(settings.scope))
+        result = {"run_key": settings.scope.run_key, **gang_result(open_driver(settings), outcome, formats)}
+        self.log.info("run %s is trained: %s", settings.scope.run_key, result)
+        told = {name: result[name] for name in ("run_key", "checkpoint", "step", "loss", "digest")}
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = told
+        return result

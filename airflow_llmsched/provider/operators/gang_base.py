@@ -1,0 +1,219 @@
+"""What the operators that run a gang share: one loop for the deferrable and the blocking path."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.provider.links import RunReportLink
+from airflow_llmsched.provider.operators.base import RunOperator, failing_for_good, now_s
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_llmsched.control.context import Outcome, Succeeded
+    from airflow_llmsched.control.poller import WatchState
+    from airflow_llmsched.provider.gang_run import GangSettings
+    from airflow_llmsched.provider.run_scope import RunScope
+
+DEADLINE_MARGIN_S = 60.0
+"""Our own deadline lies this far below Airflow's ``execution_timeout``, whose end would run none of our code."""
+
+MAX_BROKEN_WATCHES = 3
+
+_TRIGGER_FAILED = "__fail__"
+
+
+class GangFailedError(AirflowFailException):
+    """The gang was given up and its ranks are gone. Airflow must not retry: the run's own budgets are spent."""
+
+
+class GangOperator(RunOperator):
+    """Base of the operators that run a gang.
+
+    Subclasses say how to start, to take an event and to cancel, and what comes of it.
+
+    Args:
+        engine: name of an engine adapter.
+        engine_options: JSON-safe options of the engine.
+        deferrable: watch in the triggerer (default) or here.
+        poll_interval_s: seconds between two looks at the gang.
+        lease_s: agents whose lease was not renewed for this long stop their ranks by themselves; None: never.
+        capacity_wait_s: how long to wait for nodes before giving up.
+        max_look_errors: failed looks in a row that are borne before the run is reconciled.
+    """
+
+    template_fields: Sequence[str] = ("engine", "engine_options")
+    operator_extra_links = (RunReportLink(),)
+
+    def __init__(
+        self,
+        *,
+        engine: str = "local",
+        engine_options: Mapping[str, Any] | None = None,
+        deferrable: bool = True,
+        poll_interval_s: float = 5.0,
+        lease_s: float | None = 120.0,
+        capacity_wait_s: float = 3600.0,
+        max_look_errors: int = 5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.engine_options = dict(engine_options or {})
+        self.deferrable = deferrable
+        self.poll_interval_s = poll_interval_s
+        self.lease_s = lease_s
+        self.capacity_wait_s = capacity_wait_s
+        self.max_look_errors = max_look_errors
+        self._settings: GangSettings | None = None
+
+    @abc.abstractmethod
+    def start(self, settings: GangSettings) -> Outcome:
+        """Begin, or go on with what another worker began."""
+
+    @abc.abstractmethod
+    def take(self, settings: GangSettings, event: Any, *, yielded_at_s: float) -> Outcome:
+        """Act on a watcher's event."""
+
+    @abc.abstractmethod
+    def cancel(self, settings: GangSettings, reason: str) -> None:
+        """End the generation's gang."""
+
+    @abc.abstractmethod
+    def result(self, context: Context, settings: GangSettings, outcome: Succeeded) -> dict[str, Any]:
+        """Return the task's result."""
+
+    @abc.abstractmethod
+    def limits_s(self, scope: RunScope) -> list[float]:
+        """Return the absolute times (Unix seconds) by which the spec wants this gang done."""
+
+    def account(self, settings: GangSettings) -> None:
+        """Record the gang's time for the run's ledger, once it has ended well or badly."""
+
+    @property
+    @abc.abstractmethod
+    def purpose(self) -> str:
+        """Name by which a trigger knows how to end this gang (``provider.gang_watch.CANCEL``)."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Start the gang, or go on with it where another worker left it."""
+        from airflow_llmsched.provider.run_spans import note_spans, queued
+
+        started_s = now_s()
+        scope = self.scope(context)
+        with failing_for_good():
+            note_spans(scope, queued(scope, until_s=started_s, label=self.task_id))
+            settings = self._prepare(context, scope)
+            return self._follow(context, settings, self.start(settings), broken_watches=0)
+
+    def resume(self, context: Context, event: dict[str, Any], broken_watches: int = 0) -> dict[str, Any]:
+        """Act on what the trigger handed over."""
+        with failing_for_good():
+            settings = self._prepare(context, self.scope(context))
+            outcome, broken_watches = self._take(settings, event, broken_watches)
+            return self._follow(context, settings, outcome, broken_watches=broken_watches)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Catch the ends that skip ``resume``: a trigger that Airflow could not run, and Airflow's own time limits.
+
+        The gang is alive then and nobody watches it. A time limit ends it; anything else is reconciled and watched
+        again.
+        """
+        if next_method != _TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        error = str((next_kwargs or {}).get("error", "unknown"))
+        self.log.error("the trigger ended without a word (%s)", error)
+        if "timeout" in error.lower():
+            reason = f"Airflow's time limit struck ({error})"
+            self.cancel(self._prepare(context, self.scope(context)), reason)
+            raise GangFailedError(f"stopped: {reason}. Set budget.deadline in the spec instead")
+        told = "\n".join((next_kwargs or {}).get("traceback") or ()) or error
+        return self.resume(context, {"broken": told, "yielded_at_s": now_s()})
+
+    def on_kill(self) -> None:
+        """End this generation: the worker was told to stop because someone failed, cleared or ended the task."""
+        if self._settings is not None:
+            from airflow_llmsched.provider.gang_watch import KILLED
+
+            self.cancel(self._settings, KILLED)
+
+    def _follow(
+        self, context: Context, settings: GangSettings, outcome: Outcome, *, broken_watches: int
+    ) -> dict[str, Any]:
+        while outcome.kind == "watch":
+            if self.deferrable:
+                self._hand_to_trigger(settings, outcome.state, broken_watches)
+            event = self._watch_here(settings, outcome.state)
+            outcome, broken_watches = self._take(settings, event, broken_watches)
+        self.account(settings)
+        if outcome.kind == "succeeded":
+            return self.result(context, settings, outcome)
+        tail = outcome.fault.log_tail if outcome.fault else ""
+        shown = f"\nlast lines:\n{tail}" if tail and tail not in outcome.reason else ""
+        raise GangFailedError(outcome.reason + shown)
+
+    def _take(self, settings: GangSettings, payload: dict[str, Any], broken_watches: int) -> tuple[Outcome, int]:
+        from airflow_llmsched import codec
+        from airflow_llmsched.control.events import Handover
+
+        if "broken" not in payload:
+            event = codec.from_plain(cast("Any", Handover), payload["handover"])
+            return self.take(settings, event, yielded_at_s=float(payload["yielded_at_s"])), 0
+        if broken_watches + 1 >= MAX_BROKEN_WATCHES:
+            reason = f"watching failed {MAX_BROKEN_WATCHES} times in a row: {payload['broken']}"
+            self.cancel(settings, reason)
+            raise GangFailedError(f"stopped: {reason}")
+        self.log.warning("watching failed and starts again: %s", payload["broken"])
+        return self.start(settings), broken_watches + 1
+
+    def _hand_to_trigger(self, settings: GangSettings, watch: WatchState, broken_watches: int) -> None:
+        from airflow_llmsched import codec
+        from airflow_llmsched.provider.triggers.gang import GangTrigger
+
+        self.defer(
+            trigger=GangTrigger(purpose=self.purpose, settings=codec.to_plain(settings), watch=codec.to_plain(watch)),
+            method_name="resume",
+            kwargs={"broken_watches": broken_watches},
+        )
+
+    def _watch_here(self, settings: GangSettings, watch: WatchState) -> dict[str, Any]:
+        from airflow_llmsched import codec
+        from airflow_llmsched.provider.gang_watch import GangWatch
+
+        gang = GangWatch.open(codec.to_plain(settings), codec.to_plain(watch))
+        while True:
+            wait_s, event = gang.step()
+            if event is not None:
+                return event
+            time.sleep(wait_s)
+
+    def _prepare(self, context: Context, scope: RunScope) -> GangSettings:
+        from airflow_llmsched.provider.gang_run import GangSettings
+        from airflow_llmsched.provider.run_scope import generation_of
+
+        self._settings = GangSettings(
+            scope=scope,
+            engine=self.engine,
+            engine_options=self.engine_options,
+            generation=generation_of(context),
+            owner=str(context["ti"].id),
+            deadline_s=self._deadline_s(context, scope),
+            poll_interval_s=self.poll_interval_s,
+            lease_s=self.lease_s,
+            capacity_wait_s=self.capacity_wait_s,
+            max_look_errors=self.max_look_errors,
+        )
+        return self._settings
+
+    def _deadline_s(self, context: Context, scope: RunScope) -> float | None:
+        limits_s = self.limits_s(scope)
+        if self.execution_timeout is not None:
+            timeout_s = self.execution_timeout.total_seconds()
+            started_s = context["ti"].start_date.timestamp()
+            limits_s.append(started_s + timeout_s - min(DEADLINE_MARGIN_S, 0.2 * timeout_s))
+        return min(limits_s, default=None)

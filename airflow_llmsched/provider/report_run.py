@@ -1,0 +1,143 @@
+"""Gathers what is known of a run and has the report written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control import history
+from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.machine import RunPhase, RunState, fold
+from airflow_llmsched.domain.attempt import AttemptRecord
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Verdict, VerifyDepth
+from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.domain.run_report import EvaluationResult, PriceList, RunNames, RunOutcome, RunReport
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import CouldNotLookError, DataError
+from airflow_llmsched.planner.perf.flops import flops_per_token
+from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.gang_run import checkpoint_format, checkpoint_root
+from airflow_llmsched.provider.run_scope import RunScope
+from airflow_llmsched.reports import files
+from airflow_llmsched.reports.build import ModelSpeed, build_report
+from airflow_llmsched.telemetry.channel import DirectoryChannel
+
+_OUTCOMES = {
+    RunPhase.SUCCEEDED: RunOutcome.SUCCEEDED,
+    RunPhase.FAILED: RunOutcome.FAILED,
+    RunPhase.CANCELLED: RunOutcome.CANCELLED,
+}
+
+
+def write_report(scope: RunScope, *, end_s: float) -> dict[str, Any]:
+    """Write ``report.html`` and ``report.json`` into the run's folder. Returns their paths and the main figures."""
+    report = gather(scope, end_s=end_s)
+    html_path, json_path = files.write(report, scope.directory)
+    return {
+        "html": str(html_path),
+        "json": str(json_path),
+        "outcome": report.outcome.value,
+        "num_attempts": len(report.attempts),
+        "ettr_ratio": round(report.ledger.ettr_ratio, 4),
+        "usd": report.usd,
+    }
+
+
+def gather(scope: RunScope, *, end_s: float) -> RunReport:
+    """Return the report of the run's last generation as far as it is known. Raises ``StoreError``, ``JournalError``."""
+    events = Journal(scope.store(), scope.run_key).read()
+    state = fold(scope.run_key, events)
+    attempts = tuple(each for each in history.attempts(events) if each.key.generation == state.generation)
+    spec = _or_none(run_files.read_spec, scope)
+    evaluation = _evaluation(scope)
+    return build_report(
+        names=RunNames(
+            run_key=scope.run_key,
+            generation=state.generation,
+            workload=spec.name if spec else "unknown",
+            dag_id=scope.dag_id,
+            run_id=scope.run_id,
+        ),
+        outcome=_outcome(state, spec, evaluation),
+        reason=state.reason,
+        run_start_s=_start_s(scope, events, state),
+        run_end_s=end_s,
+        created_at_s=time.time(),
+        spans=history.spans(scope.run_key, events),
+        attempts=attempts,
+        reports={each.key.attempt: _reports(each) for each in attempts},
+        checkpoints=tuple(_checkpoints(scope, spec)) if spec else (),
+        evaluation=evaluation,
+        prices=_prices(attempts),
+        speed=_speed(spec, attempts),
+    )
+
+
+def _outcome(state: RunState, spec: WorkloadSpec | None, evaluation: EvaluationResult | None) -> RunOutcome:
+    outcome = _OUTCOMES.get(state.phase, RunOutcome.FAILED if state.phase is RunPhase.NEW else RunOutcome.UNFINISHED)
+    if outcome is RunOutcome.SUCCEEDED and spec is not None and spec.evaluation is not None:
+        return RunOutcome.SUCCEEDED if evaluation is not None and evaluation.passed else RunOutcome.FAILED
+    return outcome
+
+
+def _start_s(scope: RunScope, events: tuple[ev.AnyEvent, ...], state: RunState) -> float:
+    """Return when the generation began: the DAG run's start, or for a cleared run when it was opened again."""
+    opened = [event for event in events if isinstance(event, ev.Opened)]
+    if len(opened) > 1:
+        return max(event.at_s for event in opened if event.generation == state.generation)
+    return scope.started_at_s
+
+
+def _reports(attempt: AttemptRecord) -> tuple[NodeReport, ...]:
+    return tuple(DirectoryChannel(attempt.channel_root).read(ChannelCursor(positions={}))[0])
+
+
+def _checkpoints(scope: RunScope, spec: WorkloadSpec) -> Iterator[tuple[CheckpointRef, Verdict | None]]:
+    adapter = checkpoint_format(spec)
+    try:
+        for ref in adapter.scan(checkpoint_root(scope, spec)):
+            yield ref, adapter.verify(ref, depth=VerifyDepth.SIZES) if ref.complete else None
+    except CouldNotLookError:
+        return  # the report notes which marked checkpoints nobody saw on storage
+
+
+def _evaluation(scope: RunScope) -> EvaluationResult | None:
+    found: EvaluationResult | None = _or_none(
+        lambda each: run_files.read(
+            each, run_files.EVALUATION_FILE, EvaluationResult, made_by="EvaluateCheckpointOperator"
+        ),
+        scope,
+    )
+    return found
+
+
+def _prices(attempts: tuple[AttemptRecord, ...]) -> PriceList | None:
+    shapes = node_shapes()
+    used = {attempt.plan.node_shape for attempt in attempts} & set(shapes)
+    if not used:
+        return None
+    return PriceList(
+        usd_per_hour={name: shapes[name].usd_per_hour for name in used},
+        source="; ".join(sorted({shapes[name].source for name in used})),
+    )
+
+
+def _speed(spec: WorkloadSpec | None, attempts: tuple[AttemptRecord, ...]) -> ModelSpeed | None:
+    if spec is None or spec.model is None or not attempts:
+        return None
+    shape = node_shapes().get(attempts[-1].plan.node_shape)
+    peak = shape.accelerator.peak_flop_per_s.get(spec.precision.compute) if shape else None
+    if not peak:
+        return None
+    flop = flops_per_token(spec.model, sequence_length_tokens=spec.batch[-1].sequence_length_tokens)
+    return ModelSpeed(flop_per_token=flop.training_flop, peak_flop_per_s=peak)
+
+
+def _or_none(read: Any, scope: RunScope) -> Any:
+    try:
+        return read(scope)
+    except DataError:
+        return None

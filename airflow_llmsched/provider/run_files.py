@@ -1,0 +1,60 @@
+"""The files of one run that tasks hand to each other. XCom carries only where they are, their digest and a summary."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from airflow_llmsched import codec
+from airflow_llmsched.domain.plan import PlanSearch
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import DataError, ObjectMissingError
+from airflow_llmsched.provider.run_scope import RunScope
+
+T = TypeVar("T")
+
+SPEC_FILE = "spec.json"
+PLAN_FILE = "plan.json"
+EVALUATION_FILE = "evaluation.json"
+DATASET_FILE = "dataset.json"
+
+
+def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
+    """Store ``value`` in the run's folder. Returns its URI and sha256, small enough for XCom."""
+    data = codec.to_json(value)
+    key = f"runs/{scope.run_key}/{name}"
+    store = scope.store()
+    store.put(key, data)
+    return {"uri": f"{store.uri}/{key}", "digest": hashlib.sha256(data).hexdigest()}
+
+
+def read(scope: RunScope, name: str, type_: type[T], *, made_by: str) -> T:
+    """Load what :func:`write` stored. Raises ``DataError`` naming the task to run when it is absent or damaged."""
+    key = f"runs/{scope.run_key}/{name}"
+    try:
+        return codec.from_json(type_, scope.store().get(key))
+    except ObjectMissingError as error:
+        raise DataError(
+            f"{name} of run {scope.run_key} is absent: run {made_by} first, in the same task group"
+        ) from error
+    except ValidationError as error:
+        raise DataError(f"{name} of run {scope.run_key} is damaged: clear {made_by} to write it again") from error
+
+
+def read_spec(scope: RunScope) -> WorkloadSpec:
+    """Load the run's workload spec."""
+    return read(scope, SPEC_FILE, WorkloadSpec, made_by="OpenRunOperator")
+
+
+def read_plan(scope: RunScope) -> PlanSearch:
+    """Load the run's plan."""
+    return read(scope, PLAN_FILE, PlanSearch, made_by="PlanTrainingOperator")
+
+
+def dataset_directory(scope: RunScope, spec: WorkloadSpec) -> Path:
+    """Where this spec's data is staged: shared by all runs of the deployment that ask for the same data."""
+    wanted = codec.to_json(spec.data)
+    return Path(scope.state_root) / "datasets" / hashlib.sha256(wanted).hexdigest()[:16]

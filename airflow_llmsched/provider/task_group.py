@@ -1,0 +1,71 @@
+"""A whole pretraining pipeline as one task group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import Asset, TaskGroup
+
+from airflow_llmsched.provider.operators.dataset import StageDatasetOperator
+from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
+from airflow_llmsched.provider.operators.gang import RunGangOperator
+from airflow_llmsched.provider.operators.open_run import OpenRunOperator, refuse_dagrun_timeout
+from airflow_llmsched.provider.operators.planning import PlanTrainingOperator
+from airflow_llmsched.provider.operators.release import ReleaseOperator
+from airflow_llmsched.provider.operators.report import ReportOperator
+
+
+def pretraining_task_group(
+    *,
+    spec: str | Mapping[str, Any] = "{{ params.spec }}",
+    group_id: str = "pretraining",
+    engine: str = "local",
+    engine_options: Mapping[str, Any] | None = None,
+    deferrable: bool = True,
+    checkpoint_asset: Asset | None = None,
+    objective: str | None = "{{ params.get('objective') }}",
+    deadline: str | None = "{{ params.get('deadline') }}",
+    max_usd: str | float | None = "{{ params.get('max_usd') }}",
+    gang_arguments: Mapping[str, Any] | None = None,
+) -> TaskGroup:
+    """Wire open, stage, plan, train, evaluate, release and report.
+
+    ``release`` and ``report`` are teardowns of ``open_run``: they run however the others end, and their failure fails
+    the DAG run. Training, evaluation and release find each other by the run key, not through XCom.
+
+    Args:
+        spec: path of a workload spec below the DAG's folder, its YAML text, or a mapping; by default the form's field
+            (see :func:`airflow_llmsched.provider.params.pretraining_params`).
+        group_id: name of the group, and of the run within the DAG run.
+        engine: name of the engine adapter that runs the gangs.
+        engine_options: JSON-safe options of the engine.
+        deferrable: wait in the triggerer (default) or in the worker.
+        checkpoint_asset: gets an event with step, loss and digest for the trained checkpoint.
+        objective: as in :class:`OpenRunOperator`; by default the form's field, like the next two.
+        deadline: as in :class:`OpenRunOperator`.
+        max_usd: as in :class:`OpenRunOperator`.
+        gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
+
+    Raises:
+        ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
+    """
+    where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
+    outlets: Sequence[Asset] = [checkpoint_asset] if checkpoint_asset is not None else []
+    with TaskGroup(group_id=group_id) as group:
+        refuse_dagrun_timeout(group.dag)
+        opened = OpenRunOperator(
+            task_id="open_run", spec=spec, objective=objective, deadline=deadline, max_usd=max_usd
+        ).as_setup()
+        staged = StageDatasetOperator(task_id="stage_dataset")
+        planned = PlanTrainingOperator(task_id="plan_training", **where)
+        trained = RunGangOperator(
+            task_id="run_gang", deferrable=deferrable, outlets=list(outlets), **where, **dict(gang_arguments or {})
+        )
+        evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
+        released = ReleaseOperator(task_id="release", **where)
+        reported = ReportOperator(task_id="report")
+        opened >> staged >> planned >> trained >> evaluated
+        evaluated >> released.as_teardown(setups=opened, on_failure_fail_dagrun=True)
+        released >> reported.as_teardown(setups=opened, on_failure_fail_dagrun=True)
+    return group

@@ -1,0 +1,87 @@
+"""What the shipped byte-level trainer is told, worked out from a workload spec. Others take their own command."""
+
+from __future__ import annotations
+
+import sys
+
+from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.trainers.settings import (
+    DATASET_VARIABLE,
+    NUM_BYTE_VALUES,
+    TRAIN_VARIABLE,
+    TrainPhase,
+    TrainSettings,
+)
+
+TRAINER = "airflow_llmsched.trainers.byte_gpt"
+EVALUATOR = "airflow_llmsched.trainers.evaluate"
+
+
+def trainer_command(spec: WorkloadSpec) -> tuple[str, ...]:
+    """Return the command of one rank: the spec's own, or the shipped trainer's."""
+    return spec.launcher.command or (sys.executable, "-m", TRAINER)
+
+
+def trainer_environment(spec: WorkloadSpec, *, manifest: str) -> dict[str, str]:
+    """Return the settings that every rank gets. With a command of the spec's own, none of the trainer's."""
+    environment = dict(spec.launcher.environment)
+    environment[DATASET_VARIABLE] = manifest
+    if not spec.launcher.command:
+        environment[TRAIN_VARIABLE] = train_settings(spec).to_json()
+    return environment
+
+
+def train_settings(spec: WorkloadSpec) -> TrainSettings:
+    """Return the shipped trainer's settings for ``spec``. Raises ``SpecError`` for what it cannot train."""
+    model = spec.model
+    if model is None or model.vocab_size != NUM_BYTE_VALUES or model.experts is not None:
+        raise SpecError(
+            path="launcher.command",
+            hint=f"the shipped trainer knows dense byte-level models only (vocabulary {NUM_BYTE_VALUES}); "
+            "give the command of your own trainer",
+        )
+    first, *later = spec.batch
+    return TrainSettings(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        ffn_hidden_size=model.ffn_hidden_size,
+        vocab_size=model.vocab_size,
+        gated_mlp=model.gated_mlp,
+        tied_embeddings=model.tied_embeddings,
+        sequence_length_tokens=first.sequence_length_tokens,
+        num_sequences=first.num_sequences,
+        micro_batch_size=spec.parallelism.micro_batch_size or first.num_sequences,
+        later_phases=tuple(_phase(phase) for phase in later),
+        num_steps=num_steps(spec),
+        checkpoint_interval_steps=spec.checkpoint.interval_steps,
+        checkpoint_interval_s=spec.checkpoint.interval_s,
+        keep_last=spec.checkpoint.keep_last,
+        seed=spec.seed,
+    )
+
+
+def num_steps(spec: WorkloadSpec) -> int:
+    """Return how many optimizer steps the budget buys: as given, or the fewest that reach its tokens."""
+    if spec.budget.num_steps is not None:
+        return spec.budget.num_steps
+    left = spec.budget.num_tokens or 0
+    steps = 0
+    for phase, following in zip(spec.batch, [*spec.batch[1:], None], strict=True):
+        in_phase = left if following is None else min(left, following.from_tokens - phase.from_tokens)
+        phase_steps = -(-in_phase // phase.tokens_per_step)
+        steps += phase_steps
+        left -= phase_steps * phase.tokens_per_step
+        if left <= 0:
+            break
+    return steps
+
+
+def _phase(phase: BatchPhase) -> TrainPhase:
+    return TrainPhase(
+        from_tokens=phase.from_tokens,
+        sequence_length_tokens=phase.sequence_length_tokens,
+        num_sequences=phase.num_sequences,
+    )

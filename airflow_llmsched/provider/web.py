@@ -1,0 +1,119 @@
+"""Report pages inside the API server. Read-only; every route needs a viewer who may read the run's DAG.
+
+No ``from __future__ import annotations`` here: FastAPI reads the annotations of functions defined inside ``build_app``.
+"""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import HTMLResponse
+
+from airflow_llmsched.provider.config import state_root
+
+RUN_KEY = re.compile(r"ls-[a-z2-7]{20}")
+MAX_LISTED_RUNS = 500
+# The report is one file of ours with inline script and style, and needs nothing from anywhere else.
+REPORT_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "font-src data:; frame-ancestors 'self'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def build_app() -> FastAPI:
+    """Build the app that the plugin mounts at ``/llmsched``."""
+    app = FastAPI(
+        title="llmsched",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
+    )
+
+    @app.get("/runs", response_class=HTMLResponse)
+    def runs(user: GetUserDep) -> HTMLResponse:
+        readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+        shown = [summary for summary in _summaries() if summary.get("dag_id") in readable]
+        return HTMLResponse(_runs_page(shown), headers=REPORT_HEADERS)
+
+    @app.get("/runs/{run_key}/report", response_class=HTMLResponse)
+    def report(run_key: str, user: GetUserDep) -> HTMLResponse:
+        if not RUN_KEY.fullmatch(run_key):
+            raise HTTPException(404, "no such run")
+        return _report_of(_summary(run_key), user)
+
+    @app.get("/dags/{dag_id}/runs/{run_id}/report", response_class=HTMLResponse)
+    def report_of_dag_run(dag_id: str, run_id: str, user: GetUserDep) -> HTMLResponse:
+        mine = [each for each in _summaries() if each.get("dag_id") == dag_id and each.get("run_id") == run_id]
+        return _report_of(mine[0] if mine else None, user)
+
+    return app
+
+
+def _report_of(summary: dict[str, Any] | None, user: Any) -> HTMLResponse:
+    # A run that is absent and one that the viewer may not read answer alike, so that names cannot be probed.
+    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    if summary is None or summary.get("dag_id") not in readable:
+        raise HTTPException(404, "no such run")
+    path = Path(state_root()) / "runs" / summary["run_key"] / "report.html"
+    if not path.is_file():
+        phase = html.escape(str(summary.get("phase", "unknown")))
+        page = _page(
+            "Pretraining report", f"<p>The report is written when the run ends. Phase now: <b>{phase}</b>.</p>"
+        )
+        return HTMLResponse(page, headers=REPORT_HEADERS)
+    return HTMLResponse(path.read_text(encoding="utf-8"), headers=REPORT_HEADERS)
+
+
+def _summary(run_key: str) -> dict[str, Any] | None:
+    path = Path(state_root()) / "runs" / run_key / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return {**summary, "run_key": run_key}
+
+
+def _summaries() -> list[dict[str, Any]]:
+    root = Path(state_root()) / "runs"
+    if not root.is_dir():
+        return []
+    found = sorted(root.glob("ls-*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    parsed = (_summary(path.parent.name) for path in found[:MAX_LISTED_RUNS] if RUN_KEY.fullmatch(path.parent.name))
+    return [summary for summary in parsed if summary is not None]
+
+
+def _runs_page(summaries: list[dict[str, Any]]) -> str:
+    if not summaries:
+        return _page(
+            "Pretraining runs", "<p>No run yet. Trigger a DAG that uses <code>pretraining_task_group</code>.</p>"
+        )
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{html.escape(str(each.get(name, '')))}</td>" for name in ("dag_id", "run_id", "phase", "attempt")
+        )
+        + f'<td><a href="/llmsched/runs/{each["run_key"]}/report">report</a></td></tr>'
+        for each in summaries
+    )
+    head = "<tr><th>DAG</th><th>Run</th><th>Phase</th><th>Attempt</th><th></th></tr>"
+    return _page("Pretraining runs", f"<table>{head}{rows}</table>")
+
+
+def _page(title: str, body: str) -> str:
+    style = (
+        "body{font:15px/1.5 system-ui,sans-serif;margin:2rem;color-scheme:light dark}"
+        "table{border-collapse:collapse}td,th{padding:.4rem .9rem;text-align:left;border-bottom:1px solid #8884}"
+    )
+    return f"<!doctype html><title>{title}</title><style>{style}</style><h1>{title}</h1>{body}"
