@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.domain.attempt import AttemptRecord
-from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Sound, VerifyDepth
 from airflow_llmsched.domain.gang import GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.progress import AgentSpan, AgentSpanKind, CheckpointMark, NodeReport, StepRecord
+from airflow_llmsched.domain.run_report import EvaluationResult, PriceList, RunNames, RunOutcome
+from airflow_llmsched.reports.build import ModelSpeed
 
 T0 = 1_790_000_000.0
 RUN = RunKey("ls-abcdefghij2345abcdef")
@@ -125,3 +130,100 @@ def report(
     return NodeReport(
         node=NodeId(node), seq=seq, at_s=T0 + at, steps=tuple(steps), spans=tuple(spans), marks=tuple(marks)
     )
+
+
+def preempted_run() -> dict[str, Any]:
+    """What a short run leaves behind: four ranks, a preemption, two lost steps, a stall, two ranks to the end.
+
+    The keys are arguments of ``reports.build.build_report``.
+    """
+    first, second = _first_gang(), _second_gang()
+    return {
+        "names": RunNames(
+            run_key=RUN, generation=1, workload="tiny-gpt", dag_id="pretrain_local", run_id="manual__2026-09-21"
+        ),
+        "outcome": RunOutcome.SUCCEEDED,
+        "reason": "",
+        "run_start_s": T0,
+        "run_end_s": T0 + 140,
+        "created_at_s": T0 + 141,
+        "spans": [
+            Span(bucket=bucket, start_s=T0 + start, end_s=T0 + end, label=label)
+            for bucket, start, end, label in (
+                (Bucket.QUEUE, 0, 3, "scheduler"),
+                (Bucket.STAGE, 3, 9, "stage"),
+                (Bucket.QUEUE, 9, 11, "scheduler"),
+                (Bucket.PROVISION, 11, 13, "plan"),
+                (Bucket.HANDOFF, 54, 56, "trigger to worker"),
+                (Bucket.RECOVER, 56, 58, "re-plan"),
+                (Bucket.QUEUE, 123, 125, "scheduler"),
+                (Bucket.EVALUATE, 125, 134, "evaluate"),
+                (Bucket.QUEUE, 134, 136, "scheduler"),
+                (Bucket.PROVISION, 136, 140, "release"),
+            )
+        ],
+        "attempts": [first[0], second[0]],
+        "reports": {1: first[1], 2: second[1]},
+        "checkpoints": [
+            (checkpoint(80), Sound(depth=VerifyDepth.CONTENT, num_bytes=24_500_000, digest="ab" * 32)),
+            (checkpoint(60), None),
+            (checkpoint(90, torn_reason="llmsched-seal.json is missing"), None),
+        ],
+        "evaluation": EvaluationResult(
+            checkpoint_step=80, loss=2.31, passed=True, max_loss=2.8, num_tokens=262_144, checkpoint_path="/c"
+        ),
+        "prices": PriceList(usd_per_hour={"cpu-node": 0.68}, source="AWS c7i.4xlarge on-demand, us-east-1, 2026-08"),
+        "speed": ModelSpeed(flop_per_token=1.2e7, peak_flop_per_s=5e10),
+    }
+
+
+def _first_gang() -> tuple[AttemptRecord, list[NodeReport]]:
+    record = attempt(
+        1, intended=13, launched=14, ended=53.2, end_seen=54, phase=GangPhase.PREEMPTED, fault=preempted(49)
+    )
+    trained = [
+        *falling(1, 20, start=21, step_s=0.6),
+        *falling(21, 40, start=34, step_s=0.6),
+        *falling(41, 42, start=47, step_s=0.6),
+    ]
+    spans = [
+        agent_span(AgentSpanKind.INIT, 14.4, 21),
+        agent_span(AgentSpanKind.SAVE, 33, 34),
+        agent_span(AgentSpanKind.SAVE, 46, 47),
+    ]
+    return record, [report(steps=trained, spans=spans, marks=[mark(20, 34), mark(40, 47)])]
+
+
+def _second_gang() -> tuple[AttemptRecord, list[NodeReport]]:
+    record = attempt(
+        2,
+        intended=57,
+        launched=58,
+        ended=122,
+        end_seen=123,
+        phase=GangPhase.SUCCEEDED,
+        resumed_step=40,
+        nodes=["node-0"],
+    )
+    trained = [
+        *falling(41, 55, start=64, step_s=1.1),
+        step(56, 80.5, 88.6, loss=falling_loss(56)),
+        *falling(57, 60, start=88.6, step_s=1.1),
+        *falling(61, 80, start=94, step_s=1.1),
+    ]
+    spans = [
+        agent_span(AgentSpanKind.INIT, 58.4, 64),
+        agent_span(AgentSpanKind.SAVE, 93, 94),
+        agent_span(AgentSpanKind.SAVE, 116, 121),
+    ]
+    return record, [report(steps=trained, spans=spans, marks=[mark(60, 94), mark(80, 121)])]
+
+
+def falling(first: int, last: int, *, start: float, step_s: float) -> list[StepRecord]:
+    """Steps whose loss falls as training goes on."""
+    return [replace(each, loss=falling_loss(each.step)) for each in steps(first, last, start=start, step_s=step_s)]
+
+
+def falling_loss(step: int) -> float:
+    """A loss curve with a little noise, the same every time."""
+    return 1.9 + 3.6 * math.exp(-step / 24) + 0.05 * math.sin(step * 1.7)

@@ -1,0 +1,256 @@
+"""From what control and agents recorded to a run report. Pure."""
+# ruff: noqa: N806 - axes are suffixes of array names, as in control.lineage
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_llmsched.control.ledger import build_ledger, end_s, launch_s, stalls
+from airflow_llmsched.control.lineage import AttemptSteps, attempt_steps, in_order
+from airflow_llmsched.domain.attempt import AttemptRecord
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, Sound, Verdict
+from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.ledger import Bucket, Ledger, Span
+from airflow_llmsched.domain.progress import CheckpointMark, NodeReport
+from airflow_llmsched.domain.run_report import (
+    AttemptRow,
+    CheckpointRow,
+    CheckpointState,
+    EvaluationResult,
+    PriceList,
+    RunNames,
+    RunOutcome,
+    RunReport,
+    StepRow,
+)
+from airflow_llmsched.units import HOUR_S
+
+# Axes: S = step record of one attempt, in order of its start
+MAX_UNCLASSIFIED_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpeed:
+    """What MFU is measured against: model FLOP per trained token, and the dense peak of one rank's accelerator."""
+
+    flop_per_token: float
+    peak_flop_per_s: float
+
+
+def build_report(
+    *,
+    names: RunNames,
+    outcome: RunOutcome,
+    run_start_s: float,
+    run_end_s: float,
+    created_at_s: float,
+    reason: str = "",
+    spans: Iterable[Span] = (),
+    attempts: Iterable[AttemptRecord] = (),
+    reports: Mapping[int, Sequence[NodeReport]] | None = None,
+    checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]] = (),
+    evaluation: EvaluationResult | None = None,
+    prices: PriceList | None = None,
+    speed: ModelSpeed | None = None,
+) -> RunReport:
+    """Put the report together; what is missing leaves a note, never an error.
+
+    ``run_start_s`` to ``created_at_s`` are Unix seconds, ``run_end_s`` is now for a run that goes on. ``spans``,
+    ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`; ``checkpoints`` is what
+    storage holds, each with the verdict of a verification or None.
+
+    Raises:
+        ValueError: As :func:`airflow_llmsched.control.ledger.build_ledger`.
+    """
+    ordered = in_order(attempts)
+    reports = reports or {}
+    ledger = build_ledger(run_start_s=run_start_s, run_end_s=run_end_s, spans=spans, attempts=ordered, reports=reports)
+    by_attempt = attempt_steps(ordered, reports)
+    rows = tuple(_attempt_row(record, by_attempt[record.key.attempt], prices, ledger.end_s) for record in ordered)
+    kept_s = _kept_durations(by_attempt)
+    usd = sum(row.usd for row in rows if row.usd is not None) if all(row.usd is not None for row in rows) else None
+    return RunReport(
+        names=names,
+        outcome=outcome,
+        reason=reason,
+        created_at_s=created_at_s,
+        ledger=ledger,
+        attempts=rows,
+        steps=tuple(row for record in ordered for row in _step_rows(record, by_attempt[record.key.attempt])),
+        checkpoints=_checkpoint_rows(ordered, reports, checkpoints),
+        evaluation=evaluation,
+        usd=usd,
+        price_source=prices.source if prices else None,
+        num_tokens_kept=sum(int(each.num_tokens_S[each.kept_S].sum()) for each in by_attempt.values()),
+        num_tokens_lost=sum(int(each.num_tokens_S[~each.kept_S].sum()) for each in by_attempt.values()),
+        step_s_median=float(np.median(kept_s)) if len(kept_s) else None,
+        step_s_p95=float(np.quantile(kept_s, 0.95)) if len(kept_s) else None,
+        mfu_ratio=_mfu_ratio(ordered, by_attempt, speed),
+        notes=_notes(ordered, by_attempt, ledger, evaluation, rows),
+    )
+
+
+def _attempt_row(
+    record: AttemptRecord, steps: AttemptSteps, prices: PriceList | None, report_end_s: float
+) -> AttemptRow:
+    launched_s, ended_s = launch_s(record), end_s(record)
+    held_until_s = report_end_s if ended_s is None else ended_s
+    node_s = 0.0 if launched_s is None else max(0.0, held_until_s - launched_s) * len(record.plan.placement.nodes)
+    usd_per_hour = prices.usd_per_hour.get(record.plan.node_shape) if prices else None
+    duration_s_S = (steps.end_s_S - steps.start_s_S)[steps.kept_S]
+    return AttemptRow(
+        attempt=record.key.attempt,
+        name=record.key.name,
+        layout=record.plan.layout,
+        placement=record.plan.placement,
+        node_shape=record.plan.node_shape,
+        predicted_step_s=record.plan.prediction.step_s,
+        intended_at_s=record.intended_at_s,
+        launched_at_s=launched_s,
+        ended_at_s=ended_s,
+        phase=record.status.phase if record.status else None,
+        resumed_from_step=record.resumed_from.step if record.resumed_from else None,
+        num_steps_kept=int(steps.kept_S.sum()),
+        num_steps_lost=int((~steps.kept_S).sum()),
+        step_s_median=float(np.median(duration_s_S)) if len(duration_s_S) else None,
+        node_s=node_s,
+        usd=None if usd_per_hour is None else node_s / HOUR_S * usd_per_hour,
+        fault=record.fault,
+        reason=record.status.reason if record.status else "",
+    )
+
+
+def _step_rows(record: AttemptRecord, steps: AttemptSteps) -> Iterable[StepRow]:
+    stalled_S, typical_s_S = stalls(steps)
+    duration_s_S = steps.end_s_S - steps.start_s_S
+    stall_s_S = np.where(stalled_S, duration_s_S - typical_s_S, 0.0)
+    columns = zip(
+        steps.step_S.tolist(),
+        steps.end_s_S.tolist(),
+        duration_s_S.tolist(),
+        steps.loss_S.tolist(),
+        steps.num_tokens_S.tolist(),
+        steps.kept_S.tolist(),
+        stall_s_S.tolist(),
+        strict=True,
+    )
+    for step, ended_s, step_s, loss, num_tokens, kept, stall_s in columns:
+        yield StepRow(
+            attempt=record.key.attempt,
+            step=step,
+            end_s=ended_s,
+            step_s=step_s,
+            loss=loss if math.isfinite(loss) else None,
+            num_tokens=num_tokens,
+            kept=kept,
+            stall_s=stall_s,
+        )
+
+
+def _checkpoint_rows(
+    ordered: Sequence[AttemptRecord],
+    reports: Mapping[int, Sequence[NodeReport]],
+    checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]],
+) -> tuple[CheckpointRow, ...]:
+    """Join what storage holds with the trainer's marks; storage decides about the state."""
+    marked: dict[str, tuple[int, CheckpointMark]] = {}
+    for record in ordered:
+        for report in reports.get(record.key.attempt, ()):
+            marked.update((mark.path, (record.key.attempt, mark)) for mark in report.marks)
+    rows = []
+    for ref, verdict in checkpoints:
+        attempt, mark = marked.pop(ref.path, (None, None))
+        state, reason = _checkpoint_state(ref, verdict)
+        rows.append(
+            CheckpointRow(
+                step=ref.step,
+                path=ref.path,
+                state=state,
+                attempt=attempt,
+                saved_at_s=mark.at_s if ref.saved_at_s is None and mark else ref.saved_at_s,
+                digest=verdict.digest if isinstance(verdict, Sound) else None,
+                num_bytes=verdict.num_bytes if isinstance(verdict, Sound) else None,
+                reason=reason,
+            )
+        )
+    rows += [
+        CheckpointRow(
+            step=mark.step, path=mark.path, state=CheckpointState.MARKED, attempt=attempt, saved_at_s=mark.at_s
+        )
+        for attempt, mark in marked.values()
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.step, row.path)))
+
+
+def _checkpoint_state(ref: CheckpointRef, verdict: Verdict | None) -> tuple[CheckpointState, str]:
+    if ref.torn_reason is not None:
+        return CheckpointState.TORN, ref.torn_reason
+    if isinstance(verdict, Damaged):
+        return CheckpointState.DAMAGED, verdict.reason
+    if isinstance(verdict, Sound):
+        return CheckpointState.VERIFIED, f"verified by {verdict.depth.value}"
+    return CheckpointState.COMPLETE, ""
+
+
+def _kept_durations(by_attempt: Mapping[int, AttemptSteps]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    kept = [(each.end_s_S - each.start_s_S)[each.kept_S] for each in by_attempt.values()]
+    return np.concatenate(kept) if kept else np.empty(0)
+
+
+def _mfu_ratio(
+    ordered: Sequence[AttemptRecord], by_attempt: Mapping[int, AttemptSteps], speed: ModelSpeed | None
+) -> float | None:
+    """Chowdhery et al. (2022), PaLM: observed token throughput over the throughput at the hardware's dense peak."""
+    if speed is None:
+        return None
+    num_tokens, possible_flop = 0, 0.0
+    for record in ordered:
+        steps = by_attempt[record.key.attempt]
+        num_tokens += int(steps.num_tokens_S[steps.kept_S].sum())
+        kept_s = float((steps.end_s_S - steps.start_s_S)[steps.kept_S].sum())
+        possible_flop += kept_s * record.plan.placement.world_size * speed.peak_flop_per_s
+    return num_tokens * speed.flop_per_token / possible_flop if possible_flop > 0 else None
+
+
+def _notes(
+    ordered: Sequence[AttemptRecord],
+    by_attempt: Mapping[int, AttemptSteps],
+    ledger: Ledger,
+    evaluation: EvaluationResult | None,
+    rows: Sequence[AttemptRow],
+) -> tuple[str, ...]:
+    notes = []
+    if not ordered:
+        notes.append("No gang was launched, so there are no steps, checkpoints or costs.")
+    silent = [str(number) for number, steps in by_attempt.items() if not len(steps)]
+    if silent:
+        notes.append(f"No training step is recorded for attempt {', '.join(silent)}.")
+    missing = _num_missing_steps(by_attempt)
+    if missing:
+        notes.append(f"Steps between the first and the last one kept that have no record: {missing}.")
+    not_finite = sum(int((~np.isfinite(steps.loss_S)).sum()) for steps in by_attempt.values())
+    if not_finite:
+        notes.append(f"Steps whose loss was not a finite number: {not_finite}.")
+    if evaluation is None:
+        notes.append("No evaluation result is known.")
+    unpriced = sorted({row.node_shape for row in rows if row.usd is None})
+    if unpriced:
+        notes.append(f"No list price is known for node shape {', '.join(unpriced)}, so the cost is not known.")
+    unending = [str(row.attempt) for row in rows if row.ended_at_s is None and row.launched_at_s is not None]
+    if unending:
+        notes.append(f"The end of attempt {', '.join(unending)} is not recorded; it is charged to the end of the run.")
+    if any(row.phase is GangPhase.LOST for row in rows):
+        notes.append("A gang was lost: its last records may be missing.")
+    if ledger.ratio(Bucket.UNCLASSIFIED) > MAX_UNCLASSIFIED_RATIO:
+        notes.append(f"{ledger.ratio(Bucket.UNCLASSIFIED):.1%} of the wall time is covered by no measurement.")
+    return tuple(notes)
+
+
+def _num_missing_steps(by_attempt: Mapping[int, AttemptSteps]) -> int:
+    kept = [steps.step_S[steps.kept_S] for steps in by_attempt.values()]
+    seen = np.unique(np.concatenate(kept)) if kept else np.empty(0, dtype=np.int64)
+    return int(seen[-1] - seen[0] + 1 - len(seen)) if len(seen) else 0

@@ -1,0 +1,110 @@
+"""The report as one HTML file that needs nothing from anywhere else.
+
+Text is escaped by the template; figures travel as JSON in which no character can end the script element that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from airflow_llmsched.domain.run_report import AttemptRow, CheckpointState, RunOutcome, RunReport
+from airflow_llmsched.reports import words
+from airflow_llmsched.reports.palette import BUCKET_COLOUR, BUCKET_MEANING
+
+MAX_CHECKPOINT_ROWS = 200
+
+OUTCOME_CLASS = {RunOutcome.SUCCEEDED: "good", RunOutcome.UNFINISHED: "plain"}
+
+
+def render(report: RunReport) -> str:
+    """Return the page. It shows whatever is known; what is missing says so."""
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - Plotly is slow to load, and only this draws
+
+    from airflow_llmsched.reports.figures import figures  # noqa: PLC0415
+
+    shown = figures(report)
+    environment = Environment(
+        loader=PackageLoader("airflow_llmsched.reports", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        words=words,
+        cards=_cards(report),
+        outcome_class=OUTCOME_CLASS.get(report.outcome, "bad"),
+        ledger_rows=[
+            (bucket.value, BUCKET_COLOUR[bucket], BUCKET_MEANING[bucket], report.ledger.totals_s[bucket])
+            for bucket in BUCKET_COLOUR
+            if report.ledger.totals_s.get(bucket, 0.0) > 0
+        ],
+        checkpoints=report.checkpoints[-MAX_CHECKPOINT_ROWS:],
+        figure_names=tuple(shown),
+        figures_json=_script_json({name: json.loads(figure.to_json()) for name, figure in shown.items()}),
+        placements=[(attempt, _grid(report, attempt)) for attempt in report.attempts],
+        # Plotly's own script, as installed
+        plotly_js=Markup(get_plotlyjs()) if shown else "",  # noqa: S704
+    )
+
+
+def _script_json(value: Any) -> Markup:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - every character that HTML reads was just taken out
+
+
+def _cards(report: RunReport) -> list[tuple[str, str, str]]:
+    """Title, value and a line below it, most asked for first."""
+    num_kept = sum(row.kept for row in report.steps)
+    result = report.evaluation
+    gate = "no gate" if result is None or result.max_loss is None else f"gate {words.loss(result.max_loss)}"
+    verdict = "" if result is None else f"{gate}, {'passed' if result.passed else 'not passed'}"
+    twice = "only these were trained twice" if report.retrained_only_lost else "NOT the steps trained twice"
+    lost = f"lost: {words.steps(report.lost_steps)}; {twice}" if report.lost_steps else "none lost, none trained twice"
+    if not report.lost_steps and report.steps_trained_twice:
+        lost = f"trained twice without being lost: {words.steps(report.steps_trained_twice)}"
+    return [
+        ("Training time ratio (ETTR)", words.percent(report.ledger.ettr_ratio), "useful seconds over wall seconds"),
+        ("Wall time", words.duration(report.ledger.wall_s), f"from {words.moment(report.ledger.start_s)}"),
+        ("Steps kept", words.count(num_kept), lost),
+        ("Training loss", words.loss(report.final_loss), "of the last step kept"),
+        ("Held-out loss", words.loss(result.loss if result else None), verdict or "not evaluated"),
+        (
+            "Step time",
+            words.duration(report.step_s_median),
+            f"median; 95% within {words.duration(report.step_s_p95)}; MFU {words.percent(report.mfu_ratio)}",
+        ),
+        ("Tokens", words.count(report.num_tokens_kept), f"kept; {words.count(report.num_tokens_lost)} lost"),
+        ("Cost", words.money(report.usd), f"at {report.price_source}" if report.price_source else "no price list"),
+        ("Attempts", words.count(len(report.attempts)), _fault_words(report.num_faults)),
+        ("Newest checkpoint", *_newest_checkpoint(report)),
+    ]
+
+
+def _fault_words(num_faults: int) -> str:
+    return {0: "no fault", 1: "one fault"}.get(num_faults, f"{num_faults} faults")
+
+
+def _newest_checkpoint(report: RunReport) -> tuple[str, str]:
+    whole = [row for row in report.checkpoints if row.state in (CheckpointState.VERIFIED, CheckpointState.COMPLETE)]
+    if not whole:
+        return words.UNKNOWN, "no complete one is known"
+    newest = whole[-1]
+    return f"step {newest.step}", f"{newest.state.value}; {len(report.checkpoints)} known"
+
+
+def _grid(report: RunReport, attempt: AttemptRow) -> list[tuple[str, list[int | None]]]:
+    """Nodes of the whole run, each with the rank on every slot in this attempt; None: nothing of ours there."""
+    slots = [slot for row in report.attempts for slot in row.placement.slots]
+    width = max((slot.slot for slot in slots), default=-1) + 1
+    rank_at = {(slot.node, slot.slot): slot.rank for slot in attempt.placement.slots}
+    nodes = sorted({slot.node for slot in slots})
+    return [(node, [rank_at.get((node, index)) for index in range(width)]) for node in nodes]

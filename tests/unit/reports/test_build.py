@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from airflow_llmsched.domain.checkpoint import Damaged
+from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.ledger import Bucket
+from airflow_llmsched.domain.run_report import CheckpointState, PriceList, RunNames, RunOutcome
+from airflow_llmsched.reports.build import build_report
+from tests.support.history import RUN, T0, attempt, checkpoint, mark, preempted_run, report, step, steps
+
+
+def bare(**parts):
+    return build_report(
+        names=RunNames(run_key=RUN, generation=1, workload="w"),
+        outcome=parts.pop("outcome", RunOutcome.FAILED),
+        run_start_s=T0,
+        run_end_s=T0 + 30,
+        created_at_s=T0 + 31,
+        **parts,
+    )
+
+
+def test_a_preempted_run_is_told_in_full():
+    built = build_report(**preempted_run())
+    assert built.lost_steps == (41, 42)
+    assert built.retrained_only_lost
+    assert [row.num_steps_kept for row in built.attempts] == [40, 40]
+    assert [row.num_steps_lost for row in built.attempts] == [2, 0]
+    assert [row.resumed_from_step for row in built.attempts] == [None, 40]
+    assert [row.phase for row in built.attempts] == [GangPhase.PREEMPTED, GangPhase.SUCCEEDED]
+    assert built.num_tokens_kept == 80 * 512
+    assert built.num_tokens_lost == 2 * 512
+    assert built.step_s_median == pytest.approx(0.85, abs=0.01)
+    assert built.step_s_p95 == pytest.approx(1.1)
+    assert built.ledger.ettr_ratio == pytest.approx(68 / 140, abs=1e-6)
+    assert built.ledger.totals_s[Bucket.UNCLASSIFIED] == 0
+    assert built.notes == ()
+
+
+def test_the_stalled_step_says_how_long_it_stood():
+    stalled = [row for row in build_report(**preempted_run()).steps if row.stall_s > 0]
+    assert [(row.attempt, row.step) for row in stalled] == [(2, 56)]
+    assert stalled[0].stall_s == pytest.approx(7.0)
+
+
+def test_cost_is_node_time_at_list_price():
+    built = build_report(**preempted_run())
+    node_s = [2 * 39.2, 64.0]
+    assert [row.node_s for row in built.attempts] == pytest.approx(node_s)
+    assert built.usd == pytest.approx(sum(node_s) / 3600 * 0.68)
+    assert "c7i.4xlarge" in built.price_source
+
+
+def test_a_shape_without_a_price_makes_the_cost_unknown_not_zero():
+    built = bare(
+        attempts=[attempt(1, ended=20, phase=GangPhase.FAILED)],
+        prices=PriceList(usd_per_hour={"other": 1.0}, source="somewhere"),
+    )
+    assert built.usd is None
+    assert any("cpu-node" in note for note in built.notes)
+
+
+def test_mfu_is_model_flop_of_kept_steps_over_the_peak():
+    built = build_report(**preempted_run())
+    possible_s = 40 * 0.6 * 4 + (39 * 1.1 + 8.1) * 2
+    assert built.mfu_ratio == pytest.approx(80 * 512 * 1.2e7 / (possible_s * 5e10), rel=1e-3)
+    assert bare().mfu_ratio is None
+
+
+def test_storage_decides_the_state_of_a_checkpoint_and_marks_tell_who_wrote_it():
+    built = build_report(**preempted_run())
+    assert [(row.step, row.state, row.attempt) for row in built.checkpoints] == [
+        (20, CheckpointState.MARKED, 1),
+        (40, CheckpointState.MARKED, 1),
+        (60, CheckpointState.COMPLETE, 2),
+        (80, CheckpointState.VERIFIED, 2),
+        (90, CheckpointState.TORN, None),
+    ]
+    assert built.checkpoints[3].digest == "ab" * 32
+    assert built.checkpoints[3].num_bytes == 24_500_000
+    assert built.checkpoints[2].saved_at_s == T0 + 94
+
+
+def test_a_damaged_checkpoint_says_why():
+    built = bare(checkpoints=[(checkpoint(10), Damaged(reason="__0_0.distcp does not match its checksum"))])
+    assert built.checkpoints[0].state is CheckpointState.DAMAGED
+    assert "__0_0.distcp" in built.checkpoints[0].reason
+
+
+def test_a_run_that_launched_nothing_has_a_report_that_says_so():
+    built = bare(reason="no capacity")
+    assert built.attempts == ()
+    assert built.steps == ()
+    assert built.step_s_median is None
+    assert built.usd == 0
+    assert any("No gang was launched" in note for note in built.notes)
+    assert any("No evaluation" in note for note in built.notes)
+
+
+def test_a_half_known_run_names_what_is_missing():
+    built = bare(
+        outcome=RunOutcome.UNFINISHED,
+        attempts=[
+            attempt(1, ended=10, phase=GangPhase.LOST),
+            attempt(2, launched=12, resumed_step=4),
+            attempt(3, intended=15, launched=None, resumed_step=4),
+        ],
+        reports={1: [report(steps=[*steps(1, 2, start=2), *steps(4, 4, start=5)], marks=[mark(4, 6)])]},
+    )
+    notes = " ".join(built.notes)
+    assert "attempt 2, 3" in notes
+    assert "that have no record: 1" in notes
+    assert "The end of attempt 2 is not recorded" in notes
+    assert "A gang was lost" in notes
+    assert built.attempts[1].node_s == pytest.approx(2 * (30 - 12))
+    assert built.attempts[2].node_s == 0
+
+
+def test_a_loss_that_is_no_number_is_kept_as_unknown_and_noted():
+    built = bare(
+        attempts=[attempt(1, phase=GangPhase.RUNNING)],
+        reports={1: [report(steps=[step(1, 2, 3, loss=math.nan), step(2, 3, 4, loss=math.inf), step(3, 4, 5)])]},
+    )
+    assert [row.loss for row in built.steps] == [None, None, 3.0]
+    assert any("not a finite number: 2" in note for note in built.notes)
+
+
+def test_much_unmeasured_time_is_noted():
+    assert any("covered by no measurement" in note for note in bare().notes)
