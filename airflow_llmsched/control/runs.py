@@ -274,7 +274,7 @@ class RunDriver:
     def _superseded(self, state: RunState) -> bool:
         """Whether a later try or a clear has taken the run over from this worker."""
         context = self._context
-        taken = bool(context.owner and state.owner and context.owner != state.owner)
+        taken = bool(context.owner and state.owner and context.owner != state.owner) and not state.phase.terminal
         return taken or context.generation < state.asked_generation
 
     def _watch_state(self, state: RunState) -> WatchState:

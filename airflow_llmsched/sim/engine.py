@@ -1,0 +1,313 @@
+"""An engine under a virtual clock: the contract of the real ones, with the platform's whims at the caller's hand."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from airflow_llmsched import codec
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest, NodeStatus, RankEnd
+from airflow_llmsched.domain.health import FaultKind
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
+from airflow_llmsched.ports import EngineFeature
+from airflow_llmsched.sim.channel import SimChannelHub
+from airflow_llmsched.sim.checkpoints import SimCheckpoints
+from airflow_llmsched.sim.gang import Ending, SimGang
+from airflow_llmsched.sim.scripts import (
+    RANKS_VARIABLE,
+    SIM_RANKS_COMMAND,
+    SIM_TRAIN_COMMAND,
+    TRAINING_VARIABLE,
+    SimRankScript,
+    SimTraining,
+    TrainingFault,
+)
+from airflow_llmsched.sim.training import SimTrainer, fence
+from airflow_llmsched.sim.world import SimWorld
+
+
+@dataclass(slots=True)
+class _Node:
+    id: NodeId
+    path: tuple[str, ...]
+    shape: str
+    num_slots: int
+    down_reason: str | None = None
+
+
+class SimEngine:
+    """``ports.Engine`` whose nodes are those of ``tree``, all free at first. Ranks take ``start_delay_s`` to start."""
+
+    name = "sim"
+    features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY})
+
+    def __init__(
+        self,
+        world: SimWorld,
+        tree: TopologyTree,
+        *,
+        hub: SimChannelHub,
+        checkpoints: SimCheckpoints,
+        start_delay_s: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.faults: list[TrainingFault] = []
+        self._world = world
+        self._levels = tree.levels
+        self._nodes = {
+            node.id: _Node(id=node.id, path=node.path, shape=node.shape, num_slots=node.num_slots)
+            for node in tree.nodes
+        }
+        self._hub = hub
+        self._checkpoints = checkpoints
+        self._start_delay_s = start_delay_s
+        self._seed = seed
+        self._gangs: dict[str, SimGang] = {}
+        self._blind_until_s = float("-inf")
+        self._lose_answers = 0
+
+    def render(self, gang: GangSpec) -> LaunchRequest:
+        """Return the gang itself as the request's body."""
+        return LaunchRequest(engine=self.name, key=gang.key, body={"gang": codec.to_plain(gang)})
+
+    def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        """Start the gang, or return the one already started under ``key``.
+
+        Raises ``CapacityError``, ``SpecError`` for a request of another engine, ``CouldNotLookError``.
+        """
+        self._look()
+        if request.engine != self.name:
+            raise SpecError(path="request.engine", value=request.engine, hint=f"must be {self.name!r}")
+        if key.name in self._gangs:
+            return self._gangs[key.name].handle
+        spec = codec.from_plain(GangSpec, request.body["gang"])
+        self._require_free(spec)
+        handle = GangHandle(engine=self.name, key=key, native_id=key.name)
+        gang = SimGang(self._world, spec, handle)
+        self._gangs[key.name] = gang
+        self._begin(gang)
+        if self._lose_answers:
+            self._lose_answers -= 1
+            raise CouldNotLookError(f"the answer to the submission of {key.name} was lost")
+        return handle
+
+    def find(self, key: RunKey) -> Sequence[GangHandle]:
+        """Return every gang of the run, oldest first."""
+        self._look()
+        return [gang.handle for gang in self._gangs.values() if gang.handle.key.run == key]
+
+    def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
+        """Return the status of each handle; an unknown one is lost."""
+        self._look()
+        return {handle: self._status(handle) for handle in handles}
+
+    def stop(self, handle: GangHandle, *, grace_s: float) -> None:
+        """End the gang, blocking (in simulated time) while ranks ignore SIGTERM."""
+        self._look()
+        gang = self._gangs.get(handle.key.name)
+        if gang is None or gang.phase.ended:
+            return
+        nodes = dict.fromkeys(gang.spec.placement.nodes, GangPhase.STOPPED)
+        gang.fall(Ending(phase=GangPhase.STOPPED, reason="stopped", nodes=nodes), grace_s=grace_s)
+        if not gang.phase.ended:
+            self._world.clock.sleep(grace_s)
+            self._world.advance()
+
+    def topology(self) -> TopologyTree:
+        """Return the nodes with what live gangs leave free."""
+        self._look()
+        nodes = tuple(
+            TopologyNode(
+                id=node.id,
+                path=node.path,
+                shape=node.shape,
+                num_slots=node.num_slots,
+                num_free_slots=node.num_slots - self._used(node.id),
+                unusable_reason=node.down_reason,
+            )
+            for node in self._nodes.values()
+        )
+        return TopologyTree(levels=self._levels, nodes=nodes)
+
+    def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
+        """Return the last lines a rank wrote."""
+        self._look()
+        gang = self._gangs.get(handle.key.name)
+        return "\n".join(gang.said.get(rank, "").splitlines()[-num_lines:]) if gang else ""
+
+    def preempt(self, node: NodeId, *, grace_s: float, return_after_s: float | None = None) -> None:
+        """Have the platform take ``node``: notice now, kill after ``grace_s``, back ``return_after_s`` later."""
+        self._world.advance()
+        deadline_s = self._world.time_s + grace_s
+        self._nodes[node].down_reason = f"preempted: taken at {deadline_s:.3f}"
+        for gang in self._on(node):
+            gang.notices[node] = deadline_s
+        self._world.at(deadline_s, lambda: self._take(node))
+        self._return_later(node, None if return_after_s is None else grace_s + return_after_s)
+
+    def lose_node(self, node: NodeId, *, return_after_s: float | None = None) -> None:
+        """Have ``node`` vanish with all that runs on it."""
+        self._world.advance()
+        self._nodes[node].down_reason = "lost"
+        for gang in self._on(node):
+            self._lose(gang, node)
+        self._return_later(node, return_after_s)
+
+    def lose_part(self, handle: GangHandle, node: NodeId) -> None:
+        """Have only the gang's processes on ``node`` vanish."""
+        self._world.advance()
+        self._lose(self._gangs[handle.key.name], node)
+
+    def blind(self, *, for_s: float) -> None:
+        """Make every call fail with ``CouldNotLookError`` for a while."""
+        self._blind_until_s = self._world.clock.now_s() + for_s
+
+    def lose_answers(self, count: int) -> None:
+        """Let the next ``count`` submissions succeed but seem to fail."""
+        self._lose_answers = count
+
+    def num_live_ranks(self, handle: GangHandle) -> int:
+        """Return how many ranks of the gang exist, whatever is known about it."""
+        self._world.advance()
+        gang = self._gangs.get(handle.key.name)
+        return len(gang.alive) if gang else 0
+
+    def live(self, key: RunKey) -> tuple[GangHandle, ...]:
+        """Return the run's gangs that have not ended, even while blind."""
+        self._world.advance()
+        return tuple(
+            gang.handle for gang in self._gangs.values() if gang.handle.key.run == key and not gang.phase.ended
+        )
+
+    def _begin(self, gang: SimGang) -> None:
+        spec = gang.spec
+        if spec.command not in (SIM_RANKS_COMMAND, SIM_TRAIN_COMMAND):
+            self._world.after(self._start_delay_s, lambda: self._fail_to_start(gang))
+        elif self._start_delay_s > spec.start_limit_s:
+            self._world.after(spec.start_limit_s, lambda: self._time_out(gang))
+        else:
+            self._world.after(self._start_delay_s, lambda: self._run(gang))
+
+    def _run(self, gang: SimGang) -> None:
+        gang.run()
+        if not gang.steady:
+            return
+        self._watch_lease(gang)
+        if gang.spec.command == SIM_RANKS_COMMAND:
+            self._run_scripts(gang)
+            return
+        training = codec.from_json(SimTraining, gang.spec.environment[TRAINING_VARIABLE])
+        SimTrainer(
+            gang, training, hub=self._hub, checkpoints=self._checkpoints, faults=self.faults, seed=self._seed
+        ).begin()
+
+    def _run_scripts(self, gang: SimGang) -> None:
+        scripts = codec.from_json(list[SimRankScript], gang.spec.environment[RANKS_VARIABLE])
+        for rank, script in enumerate(scripts):
+            gang.said[rank] = script.says
+            if script.ignores_sigterm:
+                gang.ignores_sigterm.add(rank)
+            if script.lasts_s is not None:
+                self._world.after(script.lasts_s, partial(_end, gang, rank, script))
+
+    def _watch_lease(self, gang: SimGang) -> None:
+        lease_s = gang.spec.lease_s
+        if lease_s is None:
+            return
+        line = self._hub.line(gang.spec.channel_root)
+        if line.lease_until_s is None:
+            line.lease_until_s = self._world.time_s + lease_s
+
+        def check() -> None:
+            until_s = line.lease_until_s or 0.0
+            if gang.steady and self._world.time_s >= until_s:
+                fence(gang)
+            elif gang.steady:
+                self._world.at(until_s, check)
+
+        self._world.at(line.lease_until_s, check)
+
+    def _fail_to_start(self, gang: SimGang) -> None:
+        slot = gang.spec.placement.slots[0]
+        text = f"{gang.spec.command[0]}: no such command"
+        gang.said[0] = text
+        end = RankEnd(rank=0, node=slot.node, exit_code=127, signal=None, at_s=self._world.time_s, log_tail=text)
+        gang.fall(
+            Ending(
+                phase=GangPhase.FAILED,
+                reason=f"rank 0 on {slot.node} did not start: {text}",
+                fault=FaultKind.START_FAILED,
+                first_end=end,
+                nodes={slot.node: GangPhase.FAILED},
+            ),
+            grace_s=0.0,
+        )
+
+    def _time_out(self, gang: SimGang) -> None:
+        limit_s = gang.spec.start_limit_s
+        reason = f"ranks did not start within {limit_s:.0f} s"
+        gang.fall(Ending(phase=GangPhase.FAILED, reason=reason, fault=FaultKind.START_TIMEOUT), grace_s=0.0)
+
+    def _take(self, node: NodeId) -> None:
+        for gang in self._on(node):
+            gone = [slot.rank for slot in gang.spec.placement.on(node)]
+            ending = Ending(
+                phase=GangPhase.PREEMPTED,
+                reason=f"node {node} was preempted",
+                fault=FaultKind.PREEMPTED,
+                nodes={node: GangPhase.PREEMPTED},
+            )
+            gang.fall(ending, grace_s=gang.spec.grace_s, gone=gone)
+
+    def _lose(self, gang: SimGang, node: NodeId) -> None:
+        gone = [slot.rank for slot in gang.spec.placement.on(node)]
+        ending = Ending(
+            phase=GangPhase.LOST,
+            reason=f"node {node} vanished",
+            fault=FaultKind.NODE_LOST,
+            nodes={node: GangPhase.LOST},
+        )
+        gang.fall(ending, grace_s=gang.spec.grace_s, gone=gone)
+
+    def _return_later(self, node: NodeId, after_s: float | None) -> None:
+        if after_s is not None:
+            self._world.after(after_s, lambda: setattr(self._nodes[node], "down_reason", None))
+
+    def _require_free(self, spec: GangSpec) -> None:
+        for node_id in spec.placement.nodes:
+            node, wanted = self._nodes.get(node_id), len(spec.placement.on(node_id))
+            if node is None or node.down_reason is not None:
+                why = node.down_reason if node else "there is no such node"
+                raise CapacityError(f"node {node_id} cannot be used: {why}")
+            free = node.num_slots - self._used(node_id)
+            if free < wanted:
+                raise CapacityError(f"node {node_id} has {free} of {wanted} slots free")
+
+    def _used(self, node: NodeId) -> int:
+        return sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
+
+    def _on(self, node: NodeId) -> list[SimGang]:
+        return [gang for gang in self._gangs.values() if not gang.phase.ended and node in gang.spec.placement.nodes]
+
+    def _status(self, handle: GangHandle) -> GangStatus:
+        gang = self._gangs.get(handle.key.name)
+        if gang is not None:
+            return gang.status()
+        reason = f"no gang {handle.key.name} was ever started here"
+        nodes: tuple[NodeStatus, ...] = ()
+        return GangStatus(phase=GangPhase.LOST, observed_at_s=self._world.time_s, nodes=nodes, reason=reason)
+
+    def _look(self) -> None:
+        if self._world.advance() < self._blind_until_s:
+            raise CouldNotLookError("the simulated engine does not answer")
+
+
+def _end(gang: SimGang, rank: int, script: SimRankScript) -> None:
+    if script.signal is None:
+        gang.exit(rank, exit_code=script.exit_code)
+    else:
+        gang.exit(rank, exit_code=None, signal=script.signal, signal_name=signals.Signals(script.signal).name)
