@@ -70,7 +70,8 @@ class _Question:
 def legal_layouts(workload: WorkloadSpec, *, world_size: int, slots_per_node: int) -> LayoutSpace:
     """Return all legal layouts of ``workload`` on ``world_size`` ranks, ``slots_per_node`` of them at most on a node.
 
-    The global batch is exactly the one asked for, in every phase of a schedule. Pinned degrees are the only values tried.
+    The global batch is exactly the one asked for, in every phase of a schedule. Of a pinned degree no other value is
+    tried.
 
     Raises:
         ValueError: ``world_size`` or ``slots_per_node`` is below 1.

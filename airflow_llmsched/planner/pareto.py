@@ -33,7 +33,8 @@ def pareto_front(costs_CK: FloatArray, *, tie_breaks: Sequence[npt.NDArray[np.ge
 def weighted_score(costs: Sequence[tuple[float, FloatArray]]) -> FloatArray:
     """Return the weighted mean of costs, each as a multiple of the best. Weights are non-negative and not all zero."""
     total = sum(weight for weight, _ in costs)
-    return np.sum([weight / total * _relative(cost_C) for weight, cost_C in costs if weight], axis=0)
+    terms = [weight / total * _relative(cost_C) for weight, cost_C in costs if weight]
+    return np.asarray(np.sum(terms, axis=0))
 
 
 def _relative(cost_C: FloatArray) -> FloatArray:

@@ -1,9 +1,9 @@
 """Which nodes could take part in a gang, counted: dense arrays beside the shared, read-only tree. Pure.
 
-Axes: N = node in order of path and id, L = level, outermost first. Tensor-parallel groups stay inside a node, so a node's
-capacity is its usable slots rounded down to whole groups.
+Axes: N = node in order of path and id, L = level, outermost first. Tensor-parallel groups stay inside a node, so a
+node's capacity is its usable slots rounded down to whole groups.
 """
-# ruff: noqa: N806, N815 - array names end in their axes
+# ruff: noqa: N803, N806, N815 - array names end in their axes
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from airflow_llmsched.domain.placement import PlacementProblem
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.planner.layout_table import BoolArray, IntArray
 
+NODE_LEVEL = "node"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeTable:
     """Nodes of one problem. ``domain_LN`` numbers the domains of each level in path order, so that ties break on ids.
 
-    ``capacity_N`` is what a gang may take; ``is_whole_N`` says that nothing else runs on the node.
+    ``levels`` are the tree's, with ``node`` below them unless the tree names a level so. ``capacity_N`` is what a
+    gang may take; ``is_whole_N`` says that nothing else runs on the node.
     """
 
     levels: tuple[str, ...]
+    num_tree_levels: int
     ids: tuple[NodeId, ...]
     capacity_N: IntArray
     is_whole_N: BoolArray
@@ -36,14 +40,16 @@ class NodeTable:
     def of(cls, tree: TopologyTree, *, group_size: int, excluded: Collection[NodeId] = frozenset()) -> NodeTable:
         """Lay a tree out for gangs whose groups of ``group_size`` ranks must not be torn apart."""
         nodes = sorted(tree.nodes, key=lambda node: (node.path, node.id))
-        domain_LN = np.zeros((len(tree.levels), len(nodes)), dtype=np.int64)
+        levels = tree.levels if NODE_LEVEL in tree.levels else (*tree.levels, NODE_LEVEL)
+        domain_LN = np.tile(np.arange(len(nodes), dtype=np.int64), (len(levels), 1))
         for depth in range(len(tree.levels)):
             numbers: dict[tuple[str, ...], int] = {}
             for position, node in enumerate(nodes):
                 domain_LN[depth, position] = numbers.setdefault(node.path[: depth + 1], len(numbers))
         usable = [0 if node.id in excluded else node.usable_slots for node in nodes]
         return cls(
-            levels=tree.levels,
+            levels=levels,
+            num_tree_levels=len(tree.levels),
             ids=tuple(node.id for node in nodes),
             capacity_N=np.array(usable, dtype=np.int64) // group_size * group_size,
             is_whole_N=np.array([node.num_free_slots == node.num_slots for node in nodes], dtype=np.bool_),
@@ -53,7 +59,7 @@ class NodeTable:
     def depth(self, level: str) -> int:
         """Index of a level. Raises ``ValueError`` that names the known ones."""
         if level not in self.levels:
-            raise ValueError(f"no level {level!r} in the topology; known: {', '.join(self.levels) or 'none'}")
+            raise ValueError(f"no level {level!r} in the topology; known: {', '.join(self.levels)}")
         return self.levels.index(level)
 
     def domains(self, depth: int | None, within_N: BoolArray) -> list[IntArray]:

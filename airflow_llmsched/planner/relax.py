@@ -1,0 +1,132 @@
+"""What stood in the way of a plan, and the smallest change known to help. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from airflow_llmsched.domain.hardware import Accelerator
+from airflow_llmsched.domain.placement import NotPlaced
+from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.planner.layouts import legal_layouts
+from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
+from airflow_llmsched.units import GIB
+
+
+@dataclass(slots=True, kw_only=True)
+class Obstacles:
+    """Tally of one search, filled while candidates fall out."""
+
+    workload: WorkloadSpec
+    num_candidates: int = 0
+    num_legal: int = 0
+    num_free_slots: int = 0
+    unknown_shapes: tuple[str, ...] = ()
+    tried_counts: tuple[int, ...] = ()
+    slots_per_node: int = 1
+    formats: tuple[str, ...] = ()
+    refusal: NotPlaced | None = None
+    leanest_bytes: int | None = None
+    leanest_accelerator: Accelerator | None = None
+    _turned_down: Counter[str] = field(default_factory=Counter)
+
+    def add_candidates(self, number: int) -> None:
+        """Count candidates that came up."""
+        self.num_candidates += number
+
+    def turn_down(self, reason: str, number: int) -> None:
+        """Count candidates that fell out for one reason."""
+        if number:
+            self._turned_down[reason] += number
+
+    def note_counts(self, counts: list[int], *, slots_per_node: int) -> None:
+        """Remember which rank counts were tried, and how many slots the largest node offered."""
+        self.tried_counts = tuple(sorted({*self.tried_counts, *counts}))
+        self.slots_per_node = max(self.slots_per_node, slots_per_node)
+
+    def note_format(self, accelerator: Accelerator) -> None:
+        """Remember formats that an accelerator does have."""
+        known = {*self.formats, *(each.value for each in accelerator.peak_flop_per_s)}
+        self.formats = tuple(sorted(known))
+
+    def note_refusal(self, refusal: NotPlaced) -> None:
+        """Remember the refusal of the smallest gang: the first, as gangs come in order of size."""
+        self.refusal = self.refusal or refusal
+
+    def note_memory(self, leanest_bytes: int, accelerator: Accelerator) -> None:
+        """Remember the candidate that came closest to fitting."""
+        shortest = self.leanest_bytes is None or self.leanest_accelerator is None
+        if shortest or leanest_bytes - accelerator.memory_bytes < self._missing_bytes:
+            self.leanest_bytes, self.leanest_accelerator = leanest_bytes, accelerator
+
+    def rejections(self) -> dict[str, int]:
+        """Return reasons with their counts, most frequent first, ties in the order of the text."""
+        return dict(sorted(self._turned_down.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def _missing_bytes(self) -> int:
+        if self.leanest_bytes is None or self.leanest_accelerator is None:
+            return 0
+        return self.leanest_bytes - self.leanest_accelerator.memory_bytes
+
+
+def relaxation(obstacles: Obstacles) -> str | None:
+    """Say what would help, by how far the last candidates got."""
+    if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
+        return _after_placement(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+    if obstacles.refusal is not None:
+        return f"{obstacles.refusal.summary}: {obstacles.refusal.relaxation or 'nothing smaller fits either'}"
+    if obstacles.formats:
+        return f"set precision.compute to one of {', '.join(obstacles.formats)}"
+    if obstacles.tried_counts:
+        return _to_be_legal(obstacles)
+    return _to_have_ranks(obstacles)
+
+
+def _after_placement(leanest_bytes: int, accelerator: Accelerator) -> str:
+    if leanest_bytes <= accelerator.memory_bytes:
+        return "drop a required placement wish of a group, or make it preferred"
+    return (
+        f"the leanest legal layout needs {leanest_bytes / GIB:.1f} GiB on each {accelerator.name}, which has "
+        f"{accelerator.memory_bytes / GIB:.1f} GiB: allow more ranks, a higher ZeRO stage, more recomputation or a "
+        "smaller micro-batch, or use accelerators with more memory"
+    )
+
+
+def _to_be_legal(obstacles: Obstacles) -> str:
+    workload = obstacles.workload
+    for name, value in _pins(workload.parallelism):
+        unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
+        for count in reversed(obstacles.tried_counts):
+            if len(legal_layouts(unpinned, world_size=count, slots_per_node=obstacles.slots_per_node).table):
+                return f"unpin parallelism.{name} = {value}: {count} ranks then have a legal layout"
+    reason = next(iter(obstacles.rejections()), "no candidate came up")
+    return f"no layout is legal on {', '.join(map(str, obstacles.tried_counts))} ranks, mostly because {reason}"
+
+
+def _to_have_ranks(obstacles: Obstacles) -> str:
+    workload, free = obstacles.workload, obstacles.num_free_slots
+    least, most = workload.capacity.min_ranks, workload.capacity.max_ranks
+    if obstacles.unknown_shapes and free <= 0:
+        return f"describe the node shape {', '.join(obstacles.unknown_shapes)}: it is not among the known ones"
+    if free < least:
+        reserved = reserved_slots(workload)
+        besides = f" besides {reserved} for other roles" if reserved else ""
+        usable = f"{max(free, 0)} slots are usable{besides}"
+        return f"wait for capacity, or lower capacity.min_ranks: {usable}, {least} are needed"
+    for name, value in _pins(workload.parallelism):
+        unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
+        if rank_counts(unpinned, max_ranks=free):
+            return (
+                f"unpin parallelism.{name} = {value}: no rank count from {least} to {min(free, most or free)} allows it"
+            )
+    near = nearest_rank_counts(workload, ranks=least)
+    return (
+        f"the batch and the model do not divide over {least} to {min(free, most or free)} ranks; they do over "
+        f"{' or '.join(map(str, near)) or 'no number near it'}"
+    )
+
+
+def _pins(wish: ParallelismWish) -> list[tuple[str, object]]:
+    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "micro_batch_size", "recompute")
+    return [(name, getattr(wish, name)) for name in names if getattr(wish, name) is not None]
