@@ -1,0 +1,106 @@
+"""Reads the spools of one node's ranks and folds them into one report per flush interval."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched.agent import wire
+from airflow_llmsched.agent.spool import LineReader
+
+_SPOOL_NAME = re.compile(r"rank-(\d+)\.jsonl")
+
+
+@dataclass(slots=True)
+class RankView:
+    """What a rank's spool has said so far. Times are Unix seconds; ``end`` is its end record."""
+
+    rank: int
+    pid: int = 0
+    wrapper: str = ""
+    started_at_s: float | None = None
+    step: int | None = None
+    heartbeat_s: float = 0.0
+    end: dict[str, Any] | None = None
+
+
+class Collector:
+    """Incremental: each read takes in what is new; each report hands out what no report has held yet."""
+
+    def __init__(self, spool: Path, *, node: str) -> None:
+        self._spool = spool
+        self._node = node
+        self._readers: dict[int, LineReader] = {}
+        self._seq = 0
+        self._steps: list[dict[str, Any]] = []
+        self._spans: list[dict[str, Any]] = []
+        self._marks: list[dict[str, Any]] = []
+        self.ranks: dict[int, RankView] = {}
+
+    def read(self) -> None:
+        """Take in what the ranks have written since. Raises ``OSError`` when the spool cannot be read."""
+        for path in sorted(self._spool.iterdir()):
+            match = _SPOOL_NAME.fullmatch(path.name)
+            if match is None:
+                continue
+            rank = int(match[1])
+            if rank not in self._readers:
+                self._readers[rank] = LineReader(str(path))
+                self.ranks[rank] = RankView(rank=rank)
+            for record in self._readers[rank].read():
+                self._take(self.ranks[rank], record)
+
+    def report(self, *, now_s: float) -> dict[str, Any]:
+        """Return the next report and forget what it holds."""
+        self._seq += 1
+        report = wire.node_report(
+            node=self._node,
+            seq=self._seq,
+            at_s=now_s,
+            ranks=[
+                {"rank": view.rank, "step": view.step, "heartbeat_s": view.heartbeat_s, "pid": view.pid}
+                for _, view in sorted(self.ranks.items())
+            ],
+            steps=self._steps,
+            spans=self._spans,
+            marks=self._marks,
+        )
+        self._steps, self._spans, self._marks = [], [], []
+        return report
+
+    def _take(self, view: RankView, record: dict[str, Any]) -> None:
+        try:
+            self._fold(view, record)
+        except (KeyError, TypeError, ValueError):
+            return  # a line of some other program; what we write ourselves is whole or no JSON at all
+
+    def _fold(self, view: RankView, record: dict[str, Any]) -> None:
+        kind = record["kind"]
+        if kind == "start":
+            view.pid, view.wrapper, view.started_at_s = record["pid"], record["wrapper"], record["at_s"]
+            view.heartbeat_s = record["at_s"]
+        elif kind == "end":
+            view.end = record
+        elif kind == "step":
+            view.step = record["step"]
+            view.heartbeat_s = record["end_s"]
+            if view.rank == 0:  # the gang's steps are told once
+                self._steps.append({key: value for key, value in record.items() if key != "kind"})
+        elif kind == "span":
+            view.heartbeat_s = record["end_s"]
+            self._spans.append(
+                {
+                    "kind": record["span"],
+                    "rank": view.rank,
+                    "start_s": record["start_s"],
+                    "end_s": record["end_s"],
+                    "step": record["step"],
+                }
+            )
+        elif kind == "mark":
+            view.heartbeat_s = record["at_s"]
+            self._marks.append({"step": record["step"], "path": record["path"], "at_s": record["at_s"]})
+        elif kind == "beat":
+            view.heartbeat_s = record["at_s"]

@@ -1,0 +1,118 @@
+"""The directory of one attempt: where its files are and who writes which. Engines and node supervisors share it.
+
+The engine writes request.json and go.json at submit and stop.json at ``stop``; the first supervisor that gives the gang
+up writes abort.json. Under ``nodes/<node>/`` a supervisor claims the node (claim.json), records that all its ranks
+have started (started.json) or exited 0 (done.json), and last of all how they ended (exit.json). notice.json is the
+platform's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched.agent import wire
+from airflow_llmsched.agent.proc import Process
+from airflow_llmsched.agent.spool import create_json, read_json, write_json
+
+_RESERVE_BYTES = 64 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NodeDir:
+    """One node's part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spool = path / wire.SPOOL_DIR
+        self.logs = path / wire.LOGS
+        self.launcher_log = path / "launcher.log"
+        self.supervisor_log = path / "supervisor.log"
+        self.started = path / "started.json"
+        self.done = path / "done.json"
+        self.exit = path / "exit.json"
+        self.notice = path / "notice.json"
+        self.alive = path / "alive.json"
+        self._claim = path / "claim.json"
+        self._reserve = path / "reserve"
+
+    def make(self) -> None:
+        """Create the folders, and keep a little disk back so that the last words fit on a full one."""
+        for folder in (self.spool, self.logs):
+            folder.mkdir(parents=True)
+        self._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
+
+    def claim(self, supervisor: Process, *, at_s: float, port: int | None) -> bool:
+        """Make ``supervisor`` the node's only one, with the port it holds; False when there is one already."""
+        return create_json(self._claim, {"v": wire.VERSION, "process": supervisor.text(), "at_s": at_s, "port": port})
+
+    def port(self) -> int | None:
+        """Return the port that the node's supervisor holds for the ranks to meet at, or None."""
+        claim = read_json(self._claim)
+        return None if claim is None else claim["port"]
+
+    def supervisor(self) -> Process | None:
+        """Return who claimed the node, or None."""
+        claim = read_json(self._claim)
+        return None if claim is None else Process.parse(claim["process"])
+
+    def write_last(self, path: Path, value: dict[str, Any], *, once: bool = False) -> bool:
+        """Write a record that must not be lost to a full disk: the reserve is given up for it."""
+        try:
+            return self._write(path, value, once=once)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self.release_reserve()
+            return self._write(path, value, once=once)
+
+    def release_reserve(self) -> None:
+        """Give the reserve back to the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            self._reserve.unlink()
+
+    def _write(self, path: Path, value: dict[str, Any], *, once: bool) -> bool:
+        if once:
+            return create_json(path, value)
+        write_json(path, value)
+        return True
+
+
+class GangDir:
+    """The whole attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.request = path / "request.json"
+        self.go = path / "go.json"
+        self.abort = path / "abort.json"
+        self.stop = path / "stop.json"
+        self.submit_lock = path / "submit.lock"
+
+    def node(self, node: str) -> NodeDir:
+        """Return one node's part."""
+        return NodeDir(self.path / "nodes" / node)
+
+    def marks(self, attempt_name: str, node: str) -> dict[str, str]:
+        """Environment entries that every process of one node's part carries, and no other process does.
+
+        The spool's path keeps two deployments apart that use the same attempt name.
+        """
+        return {wire.ATTEMPT_NAME: attempt_name, wire.NODE: node, wire.SPOOL: str(self.node(node).spool)}
+
+    def notices(self, nodes: Sequence[str]) -> dict[str, float]:
+        """Return the deadline (Unix seconds) of each announced loss, by node."""
+        found = {}
+        for node in nodes:
+            notice = read_json(self.node(node).notice)
+            if notice is not None:
+                found[node] = float(notice["deadline_s"])
+        return found
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that the disk or the quota is full."""
+    return error.errno in _FULL

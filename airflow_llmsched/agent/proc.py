@@ -1,0 +1,202 @@
+"""Processes by identity, from /proc: who they are, who descends from whom, and ending them all. Linux only.
+
+A bare pid is never trusted: the kernel gives it to another process once its owner is gone. An identity is pid, start
+time in clock ticks since boot, and boot id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_POLL_S = 0.02
+_KILL_LIMIT_S = 4.0
+"""How long to go on sending SIGKILL. Together with the grace it stays below the promised grace + 5 s."""
+
+
+class Process(NamedTuple):
+    """One process, as long as it lives."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def text(self) -> str:
+        """Return a form for environment variables and files."""
+        return f"{self.pid}:{self.start_ticks}:{self.boot_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Process:
+        """Rebuild from :meth:`text`. Raises ``ValueError``."""
+        pid, ticks, boot = text.split(":", 2)
+        return cls(int(pid), int(ticks), boot)
+
+
+class Stat(NamedTuple):
+    """What /proc/<pid>/stat says that we need."""
+
+    state: str
+    parent_pid: int
+    start_ticks: int
+
+    @property
+    def dead(self) -> bool:
+        """Whether only an unreaped entry is left."""
+        return self.state in ("Z", "X")
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_stat(pid: int) -> Stat | None:
+    """Return a process's state, or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  (read in bulk)
+            data = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may hold anything, parentheses too: fields count from the last one.
+    fields = data[data.rindex(b")") + 2 :].split()
+    return Stat(state=fields[0].decode(), parent_pid=int(fields[1]), start_ticks=int(fields[19]))
+
+
+def identify(pid: int) -> Process | None:
+    """Return the identity of the process that has ``pid`` now, or None."""
+    stat = read_stat(pid)
+    return None if stat is None else Process(pid, stat.start_ticks, boot_id())
+
+
+def myself() -> Process:
+    """Return this process's identity."""
+    process = identify(os.getpid())
+    assert process is not None
+    return process
+
+
+def alive(process: Process) -> bool:
+    """Whether exactly this process still runs. A zombie does not."""
+    stat = read_stat(process.pid)
+    return (
+        stat is not None and not stat.dead and stat.start_ticks == process.start_ticks and process.boot_id == boot_id()
+    )
+
+
+def everything() -> dict[int, Stat]:
+    """Return all processes by pid."""
+    stats = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208  (names only, in bulk)
+        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+            stats[int(name)] = stat
+    return stats
+
+
+def descendants(root_pid: int) -> list[Process]:
+    """Return the live descendants of a process, parents before children."""
+    stats = everything()
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent_pid, []).append(pid)
+    found: list[Process] = []
+    level = children.get(root_pid, [])
+    while level:
+        found += [Process(pid, stats[pid].start_ticks, boot_id()) for pid in level if not stats[pid].dead]
+        level = [child for pid in level for child in children.get(pid, [])]
+    return found
+
+
+def marked(marks: Mapping[str, str]) -> list[Process]:
+    """Return live processes, except this one, whose environment holds every mark. Parents before children."""
+    wanted = [f"{name}={value}".encode() for name, value in marks.items()]
+    stats = everything()
+    hits = {
+        pid for pid, stat in stats.items() if pid != os.getpid() and not stat.dead and _environment_has(pid, wanted)
+    }
+
+    def depth(pid: int) -> int:
+        steps = 0
+        while (stat := stats.get(pid)) is not None and stat.parent_pid in hits:
+            pid, steps = stat.parent_pid, steps + 1
+        return steps
+
+    return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in sorted(hits, key=lambda pid: (depth(pid), pid))]
+
+
+def send(process: Process, number: int) -> bool:
+    """Signal exactly this process, by a pidfd: a reused pid is not hit. Say whether it was there."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+def end_all(
+    find: Callable[[], Iterable[Process]],
+    *,
+    grace_s: float,
+    reap: Callable[[], None] = lambda: None,
+) -> list[Process]:
+    """End what ``find`` returns, over and over until it returns nothing: SIGTERM, then SIGKILL after the grace.
+
+    ``find`` lists parents before children, so that a launcher is told before the workers it would start again.
+    Newcomers get their SIGTERM as well. Returns what could not be ended (in the kernel's hands, or not ours).
+    """
+    terminated: set[Process] = set()
+    deadline_s = time.monotonic() + grace_s
+    while True:
+        left = _left(find, reap)
+        if not left or time.monotonic() >= deadline_s:
+            break
+        for process in left:
+            if process not in terminated:
+                terminated.add(process)
+                send(process, signal.SIGTERM)
+                send(process, signal.SIGCONT)  # a stopped process would never see the SIGTERM
+        time.sleep(min(_POLL_S, max(0.0, deadline_s - time.monotonic())))
+    give_up_s = time.monotonic() + _KILL_LIMIT_S
+    while left and time.monotonic() < give_up_s:
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(_POLL_S)
+        left = _left(find, reap)
+    return left
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants instead of losing them to init. Raises ``OSError``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _left(find: Callable[[], Iterable[Process]], reap: Callable[[], None]) -> list[Process]:
+    reap()
+    return list(dict.fromkeys(find()))
+
+
+def _environment_has(pid: int, wanted: list[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  (read in bulk)
+            entries = set(file.read().split(b"\0"))
+    except OSError:
+        return False  # gone, or another user's and so not one of ours
+    return all(entry in entries for entry in wanted)

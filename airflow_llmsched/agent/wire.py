@@ -1,0 +1,111 @@
+"""Names and record forms that ranks, node supervisors and engines share. Plain dicts and strings, no I/O.
+
+Keys of a node report are those of ``domain.progress.NodeReport``, which control reads it as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+VERSION = 1
+
+RUN_KEY = "LLMSCHED_RUN_KEY"
+GENERATION = "LLMSCHED_GENERATION"
+ATTEMPT = "LLMSCHED_ATTEMPT"
+ATTEMPT_NAME = "LLMSCHED_ATTEMPT_NAME"
+NODE = "LLMSCHED_NODE"
+SPOOL = "LLMSCHED_SPOOL"
+LAYOUT = "LLMSCHED_LAYOUT"
+RESUME_FROM = "LLMSCHED_RESUME_FROM"
+CHECKPOINT_ROOT = "LLMSCHED_CHECKPOINT_ROOT"
+RANK_STARTED_S = "LLMSCHED_RANK_STARTED_S"
+"""Unix seconds at which the rank wrapper started the rank's command; the INIT span begins there."""
+SUPERVISOR = "LLMSCHED_SUPERVISOR"
+"""Identity of the node's supervisor, so that a rank wrapper notices its death."""
+GRACE_S = "LLMSCHED_GRACE_S"
+
+ORDERS = "orders.json"
+LOGS = "logs"
+SPOOL_DIR = "spool"
+
+
+def rank_spool_name(rank: int) -> str:
+    """Return the file name of one rank's spool."""
+    return f"rank-{rank}.jsonl"
+
+
+def rank_log_name(rank: int) -> str:
+    """Return the file name of one rank's log."""
+    return f"rank-{rank}.log"
+
+
+def start_record(
+    *, rank: int, local_rank: int, pid: int, start_ticks: int, wrapper: str, at_s: float
+) -> dict[str, Any]:
+    """A rank's command runs. ``wrapper`` is the identity of the process that will record its end."""
+    return {
+        "kind": "start",
+        "rank": rank,
+        "local_rank": local_rank,
+        "pid": pid,
+        "start_ticks": start_ticks,
+        "wrapper": wrapper,
+        "at_s": at_s,
+    }
+
+
+def end_record(
+    *, rank: int, exit_code: int | None, signal: int | None, at_s: float, start_error: str | None = None
+) -> dict[str, Any]:
+    """A rank's command has ended, or (``start_error``) could not be started."""
+    return {
+        "kind": "end",
+        "rank": rank,
+        "exit_code": exit_code,
+        "signal": signal,
+        "at_s": at_s,
+        "start_error": start_error,
+    }
+
+
+def step_record(*, step: int, start_s: float, end_s: float, loss: float, num_tokens: int) -> dict[str, Any]:
+    """One optimizer step."""
+    return {"kind": "step", "step": step, "start_s": start_s, "end_s": end_s, "loss": loss, "num_tokens": num_tokens}
+
+
+def span_record(*, span: str, start_s: float, end_s: float, step: int | None = None) -> dict[str, Any]:
+    """A measured stretch of the rank's time: init, save or evaluate."""
+    return {"kind": "span", "span": span, "start_s": start_s, "end_s": end_s, "step": step}
+
+
+def mark_record(*, step: int, path: str, at_s: float) -> dict[str, Any]:
+    """The trainer's word that a checkpoint is durable."""
+    return {"kind": "mark", "step": step, "path": path, "at_s": at_s}
+
+
+def beat_record(*, at_s: float) -> dict[str, Any]:
+    """A sign of life."""
+    return {"kind": "beat", "at_s": at_s}
+
+
+def node_report(
+    *,
+    node: str,
+    seq: int,
+    at_s: float,
+    ranks: Iterable[Mapping[str, Any]],
+    steps: Iterable[Mapping[str, Any]],
+    spans: Iterable[Mapping[str, Any]],
+    marks: Iterable[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """One aggregated record of one node and flush interval."""
+    return {
+        "node": node,
+        "seq": seq,
+        "at_s": at_s,
+        "ranks": list(ranks),
+        "steps": list(steps),
+        "spans": list(spans),
+        "marks": list(marks),
+    }

@@ -1,0 +1,1 @@
+"""The local engine: nodes emulated by real processes on this machine. Import from the modules, not from here."""

@@ -1,0 +1,253 @@
+"""The local engine's only I/O: directories under its root, and the processes they speak of."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched.agent import proc, wire
+from airflow_llmsched.agent.gangdir import GangDir
+from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
+from airflow_llmsched.domain.gang import LaunchRequest
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.engines.local.render import is_attempt_name
+from airflow_llmsched.engines.local.states import GangFacts, NodeFacts, status_of
+from airflow_llmsched.errors import CouldNotLookError, LaunchError
+
+_SPAWN_LIMIT_S = 30.0
+_KEPT_FROM_RANKS = "AIRFLOW"
+"""Airflow's own settings hold its database, keys and connections: no rank needs them."""
+
+
+class LocalClient:
+    """Files and processes under one root."""
+
+    def __init__(self, root: Path) -> None:
+        self._gangs = root / "gangs"
+        self._nodes = root / "nodes"
+        self._lock = root / "submit.lock"
+        self._ended: set[str] = set()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other submits and preemptions out, so that two never count the same slot as free."""
+        self._gangs.mkdir(parents=True, exist_ok=True)
+        self._nodes.mkdir(exist_ok=True)
+        with _locked(self._lock):
+            yield
+
+    def exists(self, name: str) -> bool:
+        """Whether there is, or was, an attempt of this name."""
+        return is_attempt_name(name) and self.gang(name).request.exists()
+
+    def gang(self, name: str) -> GangDir:
+        """Return an attempt's directory."""
+        assert is_attempt_name(name), name
+        return GangDir(self._gangs / name)
+
+    def names(self) -> list[str]:
+        """Return all attempts, live and ended."""
+        if not self._gangs.exists():
+            return []
+        return sorted(path.name for path in self._gangs.iterdir() if is_attempt_name(path.name))
+
+    def create(self, request: LaunchRequest) -> None:
+        """Make the attempt's directory, all at once: of two creators one gets ``FileExistsError`` or ``OSError``."""
+        building = GangDir(self._gangs / f".new-{uuid.uuid4().hex}")
+        building.path.mkdir(mode=0o700)
+        try:
+            for part in request.body["nodes"]:
+                building.node(part["node"]).make()
+            write_json(
+                building.request,
+                {"v": wire.VERSION, "submitted_at_s": time.time(), "body": dict(request.body)},
+            )
+            building.path.rename(self._gangs / request.key.name)
+        except BaseException:
+            shutil.rmtree(building.path, ignore_errors=True)
+            raise
+
+    def launch(self, name: str) -> None:
+        """Start every node's supervisor, then let them go; or, when one does not start, none. Safe to repeat.
+
+        A submitter that died half way leaves an attempt without go.json; whoever submits it again finishes the launch.
+        Supervisors that are there already keep their claim. Raises ``LaunchError``.
+        """
+        gang = self.gang(name)
+        with _locked(gang.submit_lock):
+            if gang.go.exists() or gang.abort.exists() or gang.stop.exists():
+                return
+            nodes = [part["node"] for part in self.request(name)["body"]["nodes"]]
+            try:
+                _spawn_all(gang, name, nodes)
+            except (OSError, subprocess.SubprocessError) as error:
+                self._give_up(gang, name, nodes, reason=str(error))
+                raise LaunchError(f"attempt {name}: {error}; nothing of it is left running") from error
+            create_json(gang.go, {"v": wire.VERSION, "at_s": time.time()})
+
+    def _give_up(self, gang: GangDir, name: str, nodes: list[str], *, reason: str) -> None:
+        abort = {"v": wire.VERSION, "node": nodes[0], "at_s": time.time(), "fault": "start_failed", "rank": None}
+        gang.node(nodes[0]).write_last(gang.abort, {**abort, "reason": reason}, once=True)
+        proc.end_all(lambda: _marked(gang, name, nodes), grace_s=1.0)
+
+    def request(self, name: str) -> dict[str, Any]:
+        """Return what was submitted. Raises ``CouldNotLookError`` when it cannot be read."""
+        request = read_json(self.gang(name).request)
+        if request is None:
+            raise CouldNotLookError(f"attempt {name} has no request in {self.gang(name).path}; look again")
+        return request
+
+    def facts(self, name: str) -> GangFacts:
+        """Return what files and processes say about an attempt now."""
+        gang = self.gang(name)
+        request = self.request(name)
+        stop = read_json(gang.stop)
+        return GangFacts(
+            nodes=tuple(_node_facts(gang, name, part["node"]) for part in request["body"]["nodes"]),
+            submitted_at_s=request["submitted_at_s"],
+            start_limit_s=request["body"]["start_limit_s"],
+            go=gang.go.exists(),
+            stop_at_s=None if stop is None else stop["at_s"],
+            abort=read_json(gang.abort),
+        )
+
+    def stop(self, name: str, *, grace_s: float) -> None:
+        """End every process of an attempt: its supervisors do it, or, where they cannot, we do. Idempotent."""
+        gang = self.gang(name)
+        nodes = [part["node"] for part in self.request(name)["body"]["nodes"]]
+        if status_of(self.facts(name), now_s=time.time()).phase.ended:
+            return
+        create_json(gang.stop, {"v": wire.VERSION, "at_s": time.time(), "grace_s": grace_s})
+        supervisors = {node: gang.node(node).supervisor() for node in nodes}
+        alive = {node: each for node, each in supervisors.items() if each is not None and proc.alive(each)}
+        deadline_s = time.monotonic() + grace_s + 1.0
+        orphaned = [node for node in nodes if node not in alive]
+        if orphaned:
+            proc.end_all(lambda: _marked(gang, name, orphaned), grace_s=grace_s)
+        while any(proc.alive(each) for each in alive.values()) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        left = proc.end_all(lambda: _marked(gang, name, nodes), grace_s=0.0)
+        if left:
+            raise CouldNotLookError(
+                f"attempt {name}: processes {[each.pid for each in left]} could not be ended; retry"
+            )
+        for node in alive:
+            # A supervisor that we had to kill wrote no last record; its node was stopped all the same.
+            create_json(gang.node(node).exit, _stopped_record(node))
+
+    def used_slots(self) -> dict[NodeId, frozenset[int]]:
+        """Return the slots that attempts still hold, by node."""
+        used: dict[NodeId, frozenset[int]] = {}
+        for name in self.names():
+            if name in self._ended:
+                continue
+            parts = self.request(name)["body"]["nodes"]
+            holding = [part for part in parts if self.is_using(name, part["node"])]
+            if not holding:
+                self._ended.add(name)
+            for part in holding:
+                node = NodeId(part["node"])
+                used[node] = used.get(node, frozenset()) | set(part["slots"])
+        return used
+
+    def is_using(self, name: str, node: str) -> bool:
+        """Whether an attempt has, or may still get, processes on ``node``."""
+        facts = self.facts(name)
+        if not any(each.node == node for each in facts.nodes):
+            return False
+        status = status_of(facts, now_s=time.time())
+        return not next(each for each in status.nodes if each.node == node).phase.ended
+
+    def log_tail(self, name: str, *, rank: int, num_lines: int) -> str:
+        """Return the last lines of a rank, on whichever node it ran."""
+        for path in sorted((self.gang(name).path / "nodes").glob(f"*/{wire.LOGS}/{wire.rank_log_name(rank)}")):
+            return tail(path, num_lines)
+        return ""
+
+    def downtime(self, node: NodeId, *, now_s: float) -> dict[str, Any] | None:
+        """Return why and until when (``return_at_s``) a node is down, or None when it is up."""
+        down = read_json(self._nodes / f"{node}.json")
+        return down if down is not None and now_s < down["return_at_s"] else None
+
+    def take_down(self, node: NodeId, down: Mapping[str, Any]) -> None:
+        """Record that a node is down, or about to be."""
+        write_json(self._nodes / f"{node}.json", dict(down))
+
+
+def _spawn_all(gang: GangDir, name: str, nodes: list[str]) -> None:
+    environ = {key: value for key, value in os.environ.items() if _KEPT_FROM_RANKS not in key}
+    starting = []
+    try:
+        for node in nodes:
+            with gang.node(node).supervisor_log.open("ab") as log:
+                starting.append(
+                    subprocess.Popen(
+                        [sys.executable, "-P", "-m", "airflow_llmsched.agent.supervisor", str(gang.path), node],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd="/",
+                        env={**environ, **gang.marks(name, node)},
+                        start_new_session=True,
+                    )
+                )
+    finally:
+        # Each returns as soon as its supervisor stands by itself; waiting also leaves no zombie behind.
+        codes = [process.wait(_SPAWN_LIMIT_S) for process in starting]
+    for node, code in zip(nodes, codes, strict=True):
+        if code != 0:
+            last = tail(gang.node(node).supervisor_log, 20)
+            raise OSError(f"the supervisor of node {node} did not start; its last lines:\n{last}")
+
+
+def _node_facts(gang: GangDir, name: str, node: str) -> NodeFacts:
+    files = gang.node(node)
+    supervisor = files.supervisor()
+    is_alive = supervisor is not None and proc.alive(supervisor)
+    # Read after the process was looked at: an orderly end in between is then seen as such.
+    end = read_json(files.exit)
+    started, alive, notice = (read_json(path) for path in (files.started, files.alive, files.notice))
+    is_orphan = supervisor is not None and not is_alive and end is None
+    return NodeFacts(
+        node=NodeId(node),
+        claimed=supervisor is not None,
+        supervisor_alive=is_alive,
+        stray=is_orphan and bool(_marked(gang, name, [node])),
+        started_at_s=None if started is None else started["at_s"],
+        alive_at_s=None if alive is None else alive["at_s"],
+        notice_deadline_s=None if notice is None else notice["deadline_s"],
+        exit=end,
+    )
+
+
+def _marked(gang: GangDir, name: str, nodes: list[str]) -> list[proc.Process]:
+    return [process for node in nodes for process in proc.marked(gang.marks(name, node))]
+
+
+def _stopped_record(node: str) -> dict[str, Any]:
+    return {
+        "v": wire.VERSION,
+        "node": node,
+        "at_s": time.time(),
+        "outcome": "stopped",
+        "fault": None,
+        "reason": "stopped by the engine",
+        "ends": [],
+    }
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel lets go of when its holder dies."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,158 @@
+"""The local engine: N nodes of G slots emulated by real processes in sessions of their own.
+
+What it starts outlives whoever called it, and is found again by run key from any process on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest
+from airflow_llmsched.domain.health import FaultKind
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.engines.local import preemption, render, states
+from airflow_llmsched.engines.local.client import LocalClient
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
+from airflow_llmsched.ports import EngineFeature
+
+
+class LocalEngine:
+    """An ``Engine``. All state is in files under ``root``, which must be on this machine; options are JSON-safe."""
+
+    name = render.NAME
+    features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY})
+
+    def __init__(
+        self, *, root: str, num_nodes: int = 2, slots_per_node: int = 2, node_shape: str = "local-cpu"
+    ) -> None:
+        if not root.startswith("/"):
+            raise SpecError(path="root", value=root, hint="must be an absolute path, the same for every process")
+        if num_nodes < 1 or slots_per_node < 1:
+            raise SpecError(path="num_nodes", value=(num_nodes, slots_per_node), hint="needs 1 node of 1 slot or more")
+        self._client = LocalClient(Path(root))
+        self._nodes = tuple(NodeId(f"n{index}") for index in range(num_nodes))
+        self._slots_per_node = slots_per_node
+        self._node_shape = node_shape
+
+    def render(self, gang: GangSpec) -> LaunchRequest:
+        """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot launch."""
+        return render.render(gang, nodes=self._nodes, slots_per_node=self._slots_per_node)
+
+    def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        """Start the gang, or return the handle of the one already started under ``key``.
+
+        The attempt's directory appears at once and only once, so a late duplicate finds it. Raises ``CapacityError``
+        (a slot is taken or a node is down), ``LaunchError`` (a node did not start), ``CouldNotLookError``.
+        """
+        if request.engine != self.name or request.key != key:
+            raise SpecError(
+                path="request", value=request.key.name, hint=f"was not rendered by this engine for {key.name}"
+            )
+        handle = self._handle(key)
+        with _looking("submit"), self._client.exclusive():
+            if not self._client.exists(handle.native_id):
+                self._refuse_what_is_not_free(request)
+                self._client.create(request)
+        with _looking("launch"):
+            if not self._status(handle, now_s=time.time()).phase.ended:
+                self._client.launch(handle.native_id)
+        return handle
+
+    def find(self, key: RunKey) -> Sequence[GangHandle]:
+        """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
+        with _looking("find"):
+            keys = [_parse(name) for name in self._client.names()]
+        mine = [each for each in keys if each is not None and each.run == key]
+        return [self._handle(each) for each in sorted(mine, key=lambda each: (each.generation, each.attempt))]
+
+    def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
+        """Return the status of each handle; one that never was is lost. Raises ``CouldNotLookError``."""
+        now_s = time.time()
+        with _looking("poll"):
+            return {handle: self._status(handle, now_s=now_s) for handle in handles}
+
+    def stop(self, handle: GangHandle, *, grace_s: float) -> None:
+        """End every process of the gang within ``grace_s`` + 5 s, launchers first. Idempotent; never by name or pid."""
+        with _looking("stop"):
+            if self._client.exists(handle.native_id):
+                self._client.stop(handle.native_id, grace_s=grace_s)
+
+    def topology(self) -> TopologyTree:
+        """Return the nodes under one level, ``host``, with what is free now. Raises ``CouldNotLookError``."""
+        now_s = time.time()
+        with _looking("topology"):
+            used = self._client.used_slots()
+            nodes = tuple(self._topology_node(node, used.get(node, frozenset()), now_s=now_s) for node in self._nodes)
+        return TopologyTree(levels=("host",), nodes=nodes)
+
+    def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
+        """Return the last lines a rank wrote; empty when it wrote nothing."""
+        if not self._client.exists(handle.native_id):
+            return ""
+        return self._client.log_tail(handle.native_id, rank=rank, num_lines=num_lines)
+
+    def preempt(self, node: str, *, grace_s: float, return_after_s: float = 600.0) -> None:
+        """Take ``node`` away: notice, grace period, SIGTERM, SIGKILL; it returns ``return_after_s`` later. Blocks."""
+        if node not in self._nodes:
+            raise SpecError(path="node", value=node, hint=f"must be one of {', '.join(self._nodes)}")
+        with _looking("preempt"):
+            preemption.preempt(self._client, NodeId(node), grace_s=grace_s, return_after_s=return_after_s)
+
+    def _handle(self, key: AttemptKey) -> GangHandle:
+        return GangHandle(engine=self.name, key=key, native_id=key.name)
+
+    def _status(self, handle: GangHandle, *, now_s: float) -> GangStatus:
+        if not self._client.exists(handle.native_id):
+            reason = f"there is no attempt {handle.native_id} on this engine"
+            return GangStatus(phase=GangPhase.LOST, observed_at_s=now_s, fault=FaultKind.GANG_LOST, reason=reason)
+        return states.status_of(self._client.facts(handle.native_id), now_s=now_s)
+
+    def _topology_node(self, node: NodeId, used: frozenset[int], *, now_s: float) -> TopologyNode:
+        down = self._client.downtime(node, now_s=now_s)
+        reason = None
+        if down is not None:
+            reason = f"{down['reason']}: back in {down['return_at_s'] - now_s:.0f} s"
+        return TopologyNode(
+            id=node,
+            path=(node,),
+            shape=self._node_shape,
+            num_slots=self._slots_per_node,
+            num_free_slots=self._slots_per_node - len(used),
+            unusable_reason=reason,
+        )
+
+    def _refuse_what_is_not_free(self, request: LaunchRequest) -> None:
+        now_s = time.time()
+        used = self._client.used_slots()
+        for part in request.body["nodes"]:
+            node = NodeId(part["node"])
+            down = self._client.downtime(node, now_s=now_s)
+            if down is not None:
+                seconds = down["return_at_s"] - now_s
+                raise CapacityError(
+                    f"node {node} is {down['reason']}; it returns in {seconds:.0f} s, or use another node"
+                )
+            taken = sorted(used.get(node, frozenset()) & set(part["slots"]))
+            if taken:
+                raise CapacityError(f"slots {taken} of node {node} are in use by another gang; wait, or use others")
+
+
+def _parse(name: str) -> AttemptKey | None:
+    """Return the key whose name this is, or None for a directory of something else."""
+    run, generation, attempt = ([*name.rsplit("-", 2)] + [""] * 3)[:3]
+    if generation[:1] != "g" or attempt[:1] != "a" or not (generation[1:].isdigit() and attempt[1:].isdigit()):
+        return None
+    return AttemptKey(run=RunKey(run), generation=int(generation[1:]), attempt=int(attempt[1:]))
+
+
+@contextlib.contextmanager
+def _looking(what: str) -> Iterator[None]:
+    """Turn unreadable files into "could not look": absence is a file that is not there, and nothing else."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CouldNotLookError(f"local engine: {what}: {error}; look again before doing anything else") from error

@@ -1,0 +1,1 @@
+"""Where measurements come from. Import from the modules, not from here."""
