@@ -22,7 +22,8 @@ class Accelerator:
     """One device. ``peak_flop_per_s`` is dense, by operand format.
 
     ``reserved_bytes`` is what driver, runtime and communication library hold before the first tensor.
-    ``achievable_compute_ratio`` is the share of the peak that whole training layers reach when nothing else is waited for.
+    ``achievable_compute_ratio`` is the share of the peak that the matrix products of training layers reach.
+    ``kernel_overhead_s`` is what each kernel costs besides its work.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Accelerator:
     source: str
     reserved_bytes: int = 0
     achievable_compute_ratio: float = 0.5
+    kernel_overhead_s: float = 5e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def _accelerator(name: str, row: Mapping[str, Any]) -> Accelerator:
         source=row["source"],
         reserved_bytes=int(row["reserved_gib"] * GIB),
         achievable_compute_ratio=row["achievable_compute_ratio"],
+        kernel_overhead_s=row.get("kernel_overhead_s", 5e-6),
     )
 
 

@@ -44,6 +44,9 @@ from airflow_llmsched.planner.perf.parameters import count_lora_parameters, num_
 ERROR_RATIO = 0.5
 """Half-width of the band that predictions claim: a step takes 0.5 to 1.5 times the prediction. Not calibrated."""
 
+NUM_KERNELS_PER_LAYER = 40
+"""Kernels of one layer and micro-batch, forward and backward, without fusion beyond attention: an assumption."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Machine:
@@ -77,7 +80,7 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
     """Return seconds by term, which add up to the step. Raises ``KeyError`` if the accelerator lacks the format.
 
     Only the part of data-parallel traffic that compute cannot hide is charged; tensor, context and expert parallel
-    traffic is charged whole. Not modelled: launch overhead, data loading, stragglers, contention between gangs.
+    traffic is charged whole. Not modelled: data loading, stragglers, contention between gangs.
     """
     forward_s, recompute_s = _compute_per_micro_batch_s(job, table, machine)
     inner = {
@@ -127,9 +130,10 @@ def _compute_per_micro_batch_s(
 ) -> tuple[FloatArray, FloatArray]:
     """Time of one micro-batch on the slowest stage, and the recomputation in it.
 
-    The roofline of Williams et al. (2009): the larger of operations over achievable rate, and bytes moved over
-    achievable bandwidth. Each weight is read for the forward pass, for the input gradient and (in shape) for the weight
-    gradient; each kept activation is written once and read once.
+    A roofline by kind of operation (Williams et al. 2009): matrix products are bound by their rate, everything between
+    them by memory, and the two take turns, so their times add up. Each weight is read for the forward pass, for the
+    input gradient and (in shape) for the weight gradient; each kept activation is written once and read once. Starting
+    the kernels costs its share of a layer whatever the micro-batch.
     """
     accelerator = machine.shape.accelerator
     rate = peak_flop_per_s(machine.shape, job.precision.compute) * accelerator.achievable_compute_ratio
@@ -142,6 +146,7 @@ def _compute_per_micro_batch_s(
     kept_dense_C = layer_activation_bytes(job, table, moe=False, scores=False)
     kept_moe_C = layer_activation_bytes(job, table, moe=True, scores=False)
     worst_s, worst_recompute_s = np.zeros(len(table)), np.zeros(len(table))
+    layers_C = job.model.num_layers // table.pp_C
     for stage in telling_stages(job.model, table):
         trained_C, again_C = _stage_flop_per_token(job, table, stage, dense=dense, moe=moe)
         parameters = rank_parameters(job.model, table, stage)
@@ -149,7 +154,8 @@ def _compute_per_micro_batch_s(
             stage.num_dense_C * kept_dense_C + stage.num_moe_C * kept_moe_C
         )
         again_s = again_C * tokens_C / table.tp_C / rate
-        stage_s = np.maximum(trained_C * tokens_C / table.tp_C / rate, moved_C / bandwidth)
+        launches_s = NUM_KERNELS_PER_LAYER * layers_C * accelerator.kernel_overhead_s
+        stage_s = trained_C * tokens_C / table.tp_C / rate + moved_C / bandwidth + launches_s
         is_worse_C = stage_s + again_s > worst_s + worst_recompute_s
         worst_s = np.where(is_worse_C, stage_s, worst_s)
         worst_recompute_s = np.where(is_worse_C, again_s, worst_recompute_s)
