@@ -12,6 +12,9 @@ from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
 from airflow_llmsched.units import GIB
 
+HEADROOM_RATIO = 0.05
+"""Share of an accelerator's memory that a plan leaves to the allocator's fragmentation. An assumption."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Obstacles:
@@ -84,11 +87,12 @@ def relaxation(obstacles: Obstacles) -> str | None:
 
 
 def _after_placement(leanest_bytes: int, accelerator: Accelerator) -> str:
-    if leanest_bytes <= accelerator.memory_bytes:
+    usable_bytes = accelerator.memory_bytes * (1 - HEADROOM_RATIO)
+    if leanest_bytes <= usable_bytes:
         return "drop a required placement wish of a group, or make it preferred"
     return (
         f"the leanest legal layout needs {leanest_bytes / GIB:.1f} GiB on each {accelerator.name}, which has "
-        f"{accelerator.memory_bytes / GIB:.1f} GiB: allow more ranks, a higher ZeRO stage, more recomputation or a "
+        f"{usable_bytes / GIB:.1f} GiB to use: allow more ranks, a higher ZeRO stage, more recomputation or a "
         "smaller micro-batch, or use accelerators with more memory"
     )
 

@@ -27,7 +27,7 @@ from airflow_llmsched.planner.perf.step import Machine
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.placement.wishes import num_split_groups
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
-from airflow_llmsched.planner.relax import Obstacles, relaxation
+from airflow_llmsched.planner.relax import HEADROOM_RATIO, Obstacles, relaxation
 from airflow_llmsched.ports import PlacementSolver
 
 MAX_PLANS = 32
@@ -183,7 +183,7 @@ def _shortlist(ask: _Ask, obstacles: Obstacles) -> _Shortlist | None:
     place_C = place_C[has_place_C]
     machine = Machine(shape=ask.shape, ranks_per_node_C=ranks_per_node_C[has_place_C])
     evaluation = evaluate(ask.workload, table.take(has_place_C), machine)
-    fits_C = evaluation.memory_bytes_C <= ask.shape.accelerator.memory_bytes
+    fits_C = evaluation.memory_bytes_C <= ask.shape.accelerator.memory_bytes * (1 - HEADROOM_RATIO)
     obstacles.turn_down(NO_MEMORY, int(np.count_nonzero(~fits_C)))
     obstacles.note_memory(int(evaluation.memory_bytes_C.min()), ask.shape.accelerator)
     evaluation, place_C = evaluation.take(fits_C), place_C[fits_C]
