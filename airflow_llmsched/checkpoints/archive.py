@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from airflow_llmsched.checkpoints.dcp_metadata import StoredItem
 from airflow_llmsched.checkpoints.scan import Torn, looking_at
@@ -32,7 +33,8 @@ def check_archive(directory: Path, name: str, *, content: bool) -> None:
 def check_items(directory: Path, items: Sequence[StoredItem]) -> None:
     """Raise ``Torn`` naming the file and offset of the first stored item that cannot be read or fails its checksum.
 
-    Items that are no plain archive (encoded by an extension, safetensors) have no checksum and are skipped.
+    A tensor is an archive, or safetensors, which have no checksum. Objects in other forms, and what an extension has
+    encoded, cannot be judged and pass.
     """
     plain = [item for item in items if not item.transformed and item.num_bytes]
     with ThreadPoolExecutor(max_workers=_MAX_THREADS) as pool:
@@ -45,8 +47,11 @@ def _item_problem(directory: Path, item: StoredItem) -> str | None:
     path = directory / item.path
     with looking_at(path), path.open("rb", buffering=0) as file:
         window = _Window(file, item.offset_bytes, item.num_bytes)
-        if window.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
-            return None
+        start = window.read(9) or b""
+        if not start.startswith(_ZIP_MAGIC):
+            # A safetensors item starts with the 8 bytes of its header's length, then the header, which is JSON.
+            is_safetensors = int.from_bytes(start[:8], "little") <= item.num_bytes and start[8:] == b"{"
+            return None if is_safetensors or not item.tensor else "is neither an archive of torch.save nor safetensors"
         return _problem(io.BufferedReader(window, buffer_size=2**20), content=True)
 
 
@@ -81,9 +86,9 @@ class _Window(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._num_bytes - self._at))
         self._file.seek(self._offset_bytes + self._at)
-        got = self._file.readinto(buffer[:count]) or 0
+        got = self._file.readinto(memoryview(buffer)[:count]) or 0
         self._at += got
         return got

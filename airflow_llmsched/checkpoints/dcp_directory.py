@@ -14,8 +14,8 @@ from airflow_llmsched.checkpoints.dcp_metadata import METADATA_NAME, DcpMetadata
 from airflow_llmsched.checkpoints.scan import Torn, check_rank_markers, check_ranks, read_file, require_files
 from airflow_llmsched.domain.checkpoint import VerifyDepth
 
-_SHARD = re.compile(r"__(?P<rank>[0-9]{1,7})_[0-9]+\.distcp")
-_RANK_METADATA = re.compile(r"__(?P<rank>[0-9]{1,7})\.metadata")
+_SHARD = re.compile(r"__(?P<rank>[0-9]{1,6})_[0-9]+\.distcp")
+_RANK_METADATA = re.compile(r"__(?P<rank>[0-9]{1,6})\.metadata")
 _MODEL_EXPORT = "model.safetensors.index.json"
 
 

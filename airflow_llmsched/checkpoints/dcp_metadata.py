@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -56,11 +57,12 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredItem:
-    """One tensor shard or object: ``num_bytes`` at ``offset_bytes`` of ``path``; ``transformed`` = stored encoded."""
+    """``num_bytes`` at ``offset_bytes`` of ``path``: part of a tensor or an object. ``transformed``: stored encoded."""
 
     path: str
     offset_bytes: int
     num_bytes: int
+    tensor: bool
     transformed: bool
 
 
@@ -159,14 +161,15 @@ def _understand(found: Any) -> DcpMetadata:
     stored, described = found.fields.get("storage_data"), found.fields.get("state_dict_metadata")
     if not isinstance(stored, dict) or not isinstance(described, dict):
         raise MetadataError("lists no stored items: it was written for a planner, not a finished checkpoint")
+    tensors = {name for name, value in described.items() if type(value).__name__ == "TensorStorageMetadata"}
     return DcpMetadata(
-        items=tuple(_item(value) for value in stored.values()),
+        items=tuple(_item(index, value, tensors) for index, value in stored.items()),
         names=frozenset(str(name) for name in described),
-        only_tensors=all(type(value).__name__ == "TensorStorageMetadata" for value in described.values()),
+        only_tensors=len(tensors) == len(described),
     )
 
 
-def _item(value: Any) -> StoredItem:
+def _item(index: Any, value: Any, tensors: Set[Any]) -> StoredItem:
     fields = value.fields if isinstance(value, _Inert) else {}
     path, offset, length = fields.get("relative_path"), fields.get("offset"), fields.get("length")
     if not isinstance(path, str) or not isinstance(offset, int) or not isinstance(length, int):
@@ -176,7 +179,11 @@ def _item(value: Any) -> StoredItem:
     if not _below(path):
         raise MetadataError(f"names the file {path!r}, which is not below the checkpoint")
     return StoredItem(
-        path=path, offset_bytes=offset, num_bytes=length, transformed=bool(fields.get("transform_descriptors"))
+        path=path,
+        offset_bytes=offset,
+        num_bytes=length,
+        tensor=isinstance(index, _Inert) and index.fields.get("fqn") in tensors,
+        transformed=bool(fields.get("transform_descriptors")),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_llmsched.checkpoints.archive import check_archive
 from airflow_llmsched.checkpoints.dcp_directory import check_contents, read_contents
+from airflow_llmsched.checkpoints.hf_deepspeed import DeepSpeedState
 from airflow_llmsched.checkpoints.scan import Torn, file_sizes, looking_at, read_file, require_files
 from airflow_llmsched.domain.checkpoint import VerifyDepth
 
@@ -38,7 +39,9 @@ def read_state(directory: Path, names: Mapping[str, int], step: int) -> bytes:
     return data
 
 
-def check_parts(directory: Path, names: Mapping[str, int], depth: VerifyDepth) -> dict[str, int]:
+def check_parts(
+    directory: Path, names: Mapping[str, int], deepspeed: DeepSpeedState | None, *, depth: VerifyDepth
+) -> dict[str, int]:
     """Return the size of every file that belongs to the checkpoint. Raises ``Torn`` for the first that is not sound."""
     sizes = {name: size for name, size in names.items() if not name.endswith("/")}
     for index in _INDEXES:
@@ -47,16 +50,13 @@ def check_parts(directory: Path, names: Mapping[str, int], depth: VerifyDepth) -
     for folder in _SHARDED:
         if folder in names:
             sizes |= _sharded(directory, folder, depth)
-    if not _has_weights(names):
+    if deepspeed is not None:
+        sizes |= {f"{deepspeed.folder}/{name}": size for name, size in deepspeed.sizes.items()}
+    elif not any(name in names for name in (*_WHOLE_WEIGHTS, *_INDEXES, _SHARDED[0])):
         raise Torn("it holds no weights: neither a file of them, nor an index, nor sharded ones")
     if depth is not VerifyDepth.LISTING:
         _check_files(directory, sizes, content=depth is VerifyDepth.CONTENT)
     return sizes
-
-
-def _has_weights(names: Mapping[str, int]) -> bool:
-    # DeepSpeed's weights are behind its pointer, which rank_groups has followed.
-    return any(name in names for name in (*_WHOLE_WEIGHTS, *_INDEXES, _SHARDED[0], "latest"))
 
 
 def _indexed(directory: Path, index: str) -> dict[str, int]:
@@ -80,7 +80,7 @@ def _sharded(directory: Path, folder: str, depth: VerifyDepth) -> dict[str, int]
     except FileNotFoundError as error:
         raise Torn(f"{folder} is missing") from error
     except Torn as torn:
-        raise Torn(f"{folder}{torn}" if "__" in str(torn)[:2] else f"{folder}: {torn}") from torn
+        raise Torn(f"in {folder} {torn}") from torn
     return {folder + name: size for name, size in found.items()}
 
 
@@ -95,7 +95,7 @@ def _check_files(directory: Path, sizes: Mapping[str, int], *, content: bool) ->
 
 
 def _check_safetensors(directory: Path, name: str, size: int) -> None:
-    """The file is 8 bytes of header length, a JSON header, and the tensors at the offsets it gives; nothing follows."""
+    # 8 bytes of header length, a JSON header, and the tensors at the offsets it gives; nothing follows.
     with looking_at(directory / name), (directory / name).open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):

@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face Trainer: ``checkpoint-N`` with weights, optimizer, scheduler and, last, its state file."""
+"""Checkpoints of the Hugging Face Trainer: ``checkpoint-N`` with weights, optimizer, scheduler and, last, its state."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from airflow_llmsched.agent.seal import SEAL_NAME
 from airflow_llmsched.checkpoints.dcp_directory import manifest_digest
+from airflow_llmsched.checkpoints.hf_deepspeed import deepspeed_state
 from airflow_llmsched.checkpoints.hf_parts import STATE_NAME, check_parts, read_state
 from airflow_llmsched.checkpoints.hf_ranks import check_rank_files, rank_groups, saved_world_size
 from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps
@@ -50,7 +51,7 @@ class HfTrainerFormat:
         directory = Path(ref.path)
         try:
             names = file_sizes(directory)
-            groups = rank_groups(directory, names)
+            groups = rank_groups(names, deepspeed_state(directory, names))
         except FileNotFoundError:
             return Compatibility(ok=False, reason=f"{ref.path} is gone")
         except Torn as torn:
@@ -71,11 +72,12 @@ def _take_stock(directory: Path, step: int, depth: VerifyDepth) -> Inventory:
     seal = seal_of(directory) if SEAL_NAME in names else None
     if seal is not None:
         check_seal(directory, seal, step=step, depth=depth)
-    groups = rank_groups(directory, names)
+    deepspeed = deepspeed_state(directory, names)
+    groups = rank_groups(names, deepspeed)
     check_rank_files(groups)
     world_size = saved_world_size(groups, names)
     check_rank_markers(names, range(world_size or 0))
-    sizes = check_parts(directory, names, depth)
+    sizes = check_parts(directory, names, deepspeed, depth=depth)
     if seal is not None:
         return Inventory.of_seal(seal)
     return Inventory(

@@ -20,7 +20,7 @@ _TEMP_NAME = re.compile(
     r"|(?P<tail>.+?)(?:\.orbax-checkpoint-tmp.*|[-_.](?:tmp|temp|unfinished|partial|incomplete|inprogress)(?:[-_.]?\w+)?)"
 )
 _UNFINISHED = "-unfinished"
-_RANK_MARKER = re.compile(r"\.?_?rank[-_]?(?P<rank>[0-9]{1,7})[-_.](?:done|complete|completed|success|ok)")
+_RANK_MARKER = re.compile(r"\.?_?rank[-_]?(?P<rank>[0-9]{1,6})[-_.](?:done|complete|completed|success|ok)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +73,15 @@ def file_sizes(directory: Path) -> dict[str, int]:
         FileNotFoundError: it is gone.
         CouldNotLookError: it could not be listed.
     """
-    sizes: dict[str, int] = {}
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, or a link to nowhere: not there
-                    if entry.is_dir():
-                        sizes[entry.name + "/"] = 0
-                    elif entry.is_file():
-                        sizes[entry.name] = entry.stat().st_size
+            return dict(size for entry in entries if (size := _entry_size(entry)))
     except FileNotFoundError:
         raise
     except NotADirectoryError as error:
         raise Torn(f"{directory.name} is a file, not a directory") from error
     except OSError as error:
         raise _torn_or_unknown(directory, error) from error
-    return sizes
 
 
 def size_of(directory: Path, path: str) -> int | None:
@@ -183,6 +176,19 @@ def _step_directory(path: Path, names: set[str], name_pattern: re.Pattern[str]) 
     return StepDirectory(
         step=int(inner[1]), path=path, torn_reason=f"{path.name} is a temporary name: its save did not finish"
     )
+
+
+def _entry_size(entry: os.DirEntry[str]) -> tuple[str, int] | None:
+    try:
+        if entry.is_dir():
+            return entry.name + "/", 0
+        return (entry.name, entry.stat().st_size) if entry.is_file() else None
+    except FileNotFoundError:  # deleted meanwhile, or a link to nowhere: not there
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
 
 
 def _torn_or_unknown(path: Path, error: OSError) -> Torn | CouldNotLookError:
