@@ -1,6 +1,6 @@
 """The demo: a real Airflow, the shipped DAG, a real preemption, and a summary that says whether all of it held.
 
-``make demo`` runs ``python -m airflow_llmsched.cli.demo``. Everything it starts and writes is below one folder, and what it
+``make demo`` runs ``python -m airflow_llmsched.cli.demo``. Everything it writes is below one folder, and everything it
 starts has ended when it returns, however it ends, unless the user asked to keep Airflow up.
 """
 
@@ -60,17 +60,15 @@ class Preemption:
         assert run.current is not None
         node = run.current.last_node
         assert node is not None
-        self._view.event(
-            f"preempting node {node} for real: notice now, SIGTERM in {GRACE_S:.0f} s", style="bold yellow"
-        )
+        news = f"preempting node {node}: notice now, SIGTERM in {GRACE_S:.0f} s, then SIGKILL"
+        self._view.event(news, style="bold yellow")
         self._thread = threading.Thread(target=self._preempt, args=(node,), daemon=True)
         self._thread.start()
 
     def _preempt(self, node: NodeId) -> None:
         try:
-            engine = load(AdapterGroup.ENGINES, ENGINE)(
-                root=str(self._state_root / "engines" / ENGINE), **ENGINE_OPTIONS
-            )
+            root = str(self._state_root / "engines" / ENGINE)
+            engine = load(AdapterGroup.ENGINES, ENGINE)(root=root, **ENGINE_OPTIONS)
             engine.preempt(node, grace_s=GRACE_S, return_after_s=AWAY_S)
         except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to; the demo reports it
             self.error = error
@@ -86,7 +84,7 @@ def ready_to_preempt(run: RunView) -> bool:
 def demo(
     *,
     ui: Annotated[bool, typer.Option("--ui", help="Leave Airflow up afterwards; prints address and login.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where to put everything; emptied first.")] = Path(".demo"),
+    folder: Annotated[Path, typer.Option(help="Where to put everything. Earlier reports in it stay.")] = Path(".demo"),
 ) -> None:
     """Pretrain a small language model on this machine through a preemption, and report."""
     console = Console()
@@ -106,9 +104,7 @@ def demo(
 def _demo(console: Console, folder: Path, *, keep: bool) -> int:
     dags = _CHECKOUT / "dags"
     if not dags.is_dir():
-        raise LlmschedError(
-            f"there is no {dags}: the demo runs from a checkout of the repository (git clone, make demo)"
-        )
+        raise LlmschedError(f"there is no {dags}: run the demo from a checkout (git clone, make demo)")
     home, state_root = folder / "airflow", folder / "state"
     if stop_running(home):
         console.print("stopped the Airflow that an earlier demo had left up")
@@ -117,17 +113,20 @@ def _demo(console: Console, folder: Path, *, keep: bool) -> int:
     console.print("starting Airflow: api-server, scheduler, dag-processor, triggerer (about 20 s) …")
     environment = {"AIRFLOW__LLMSCHED__STATE_ROOT": str(state_root)}
     with AirflowStack(home, dags, environment=environment, end_gangs=True) as stack:
-        console.print(
-            f"Airflow is up at {stack.url}, user {stack.username}, password {stack.password}", highlight=False
-        )
-        code = _run_and_report(console, stack.client, folder, state_root)
+        login = f"{stack.url}  user {stack.username}  password {stack.password}"
+        console.print(f"Airflow is up: {login}", highlight=False, soft_wrap=True)
+        try:
+            code = _run_and_report(console, stack.client, folder, state_root)
+        except LlmschedError as error:
+            if not keep:
+                raise
+            console.print(str(error), style="bold red", markup=False, highlight=False)
+            code = 1
         if keep:
+            keeper_pid = stack.keeper_pid
             stack.detach()
-            console.print(
-                f"Airflow stays up: {stack.url}  user {stack.username}  password {stack.password}\n"
-                f"stop it with: kill {stack.keeper_pid}, or run the demo again",
-                highlight=False,
-            )
+            console.print(f"Airflow stays up: {login}", highlight=False, soft_wrap=True)
+            console.print(f"stop it with: kill {keeper_pid}, or run the demo again", highlight=False)
     return code
 
 
@@ -145,10 +144,12 @@ def _run_and_report(console: Console, client: AirflowClient, folder: Path, state
         raise LlmschedError(f"DAG run {run_id} ended {state} without a report; Airflow's logs are in {folder}/airflow")
     report = report_files.read(watcher.directory)
     kept = _keep_report(watcher.directory, folder)
-    console.print(summary(report, where=f"report: {kept}"))
-    if state != "success":
+    good = state == "success" and preemption.error is None and not shortfalls(report)
+    if not good:
         _print_failures(console, client, run_id)
-    return 0 if state == "success" and preemption.error is None and not shortfalls(report) else 1
+    console.print(summary(report))
+    console.print(f"DAG run: {state}\nreport: {kept}", highlight=False, soft_wrap=True)
+    return 0 if good else 1
 
 
 def _wait_parsed(client: AirflowClient) -> None:

@@ -1,4 +1,4 @@
-"""The demo's last screen: what the run's report proves, what it does not, and where to read on. Pure."""
+"""The demo's last screen: what the run's report proves and what it does not. Pure."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def shortfalls(report: RunReport) -> list[str]:
     return found
 
 
-def summary(report: RunReport, *, where: str) -> RenderableType:
-    """Return one screen: attempts, evaluation, ledger, cost, and ``where`` the full report is."""
+def summary(report: RunReport) -> RenderableType:
+    """Return one screen: attempts, evaluation, cost, ledger, and whether it is what the demo promises."""
     found = shortfalls(report)
     verdict = Text("everything the demo promises happened", style="bold green")
     if found:
         verdict = Text("\n".join(["not as promised:", *(f"  {each}" for each in found)]), style="bold red")
-    parts = [_attempts(report), Text(), *_facts(report), Text(), _ledger(report), Text(), verdict, Text(where)]
+    parts: list[RenderableType] = [_attempts(report), Text(), *_facts(report), Text(), _ledger(report), Text(), verdict]
     return Panel(Group(*parts), title=f"run {report.names.run_key}", border_style="red" if found else "green")
 
 

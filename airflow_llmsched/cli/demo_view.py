@@ -91,7 +91,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self._phase: str | None = None
-        self._attempts: set[int] = set()
+        self._attempts: set[str] = set()
         self._saved: set[int] = set()
         self._step_told_at_s = 0.0
 
@@ -102,11 +102,10 @@ class _Seen:
             self._phase = run.phase
             told.append(f"run {run.phase}")
         current = run.current
-        if current is not None and current.first_step is not None and current.attempt not in self._attempts:
-            self._attempts.add(current.attempt)
-            told.append(
-                f"attempt {current.attempt} trains on {len(current.ranks)} ranks from step {current.first_step}"
-            )
+        if current is not None and current.first_step is not None and current.name not in self._attempts:
+            self._attempts.add(current.name)
+            ranks = f"{len(current.ranks)} ranks on {', '.join(sorted(current.nodes))}"
+            told.append(f"attempt {current.name} trains with {ranks}, first step {current.first_step}")
         told += [f"checkpoint of step {step} is durable" for step in sorted(run.saved - self._saved)]
         self._saved |= run.saved
         due = with_steps and now_s - self._step_told_at_s >= _PLAIN_STEP_INTERVAL_S
@@ -118,10 +117,10 @@ class _Seen:
 
 def _progress(run: RunView, attempt: AttemptView) -> str:
     if attempt.last is None:
-        return f"attempt {attempt.attempt}: {len(attempt.ranks)} ranks starting"
+        return f"attempt {attempt.name}: {len(attempt.ranks)} ranks starting"
     total = f"/{run.num_steps}" if run.num_steps else ""
     return (
-        f"attempt {attempt.attempt}, {len(attempt.ranks)} ranks: step {attempt.last.step}{total}, "
+        f"attempt {attempt.name}, {len(attempt.ranks)} ranks: step {attempt.last.step}{total}, "
         f"loss {attempt.last.loss:.3f}"
     )
 

@@ -43,6 +43,11 @@ class AttemptView:
                     self.last = step
 
     @property
+    def name(self) -> str:
+        """Short name: the number of the launch, and of the generation once there is more than one."""
+        return str(self.attempt) if self.generation == 0 else f"{self.generation}.{self.attempt}"
+
+    @property
     def last_node(self) -> NodeId | None:
         """The node with the highest ranks, None before any has reported."""
         return max(self.nodes, key=self.nodes.__getitem__) if self.nodes else None
