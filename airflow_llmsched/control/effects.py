@@ -217,7 +217,9 @@ class Effects:
 
     def _last_step(self, channel_root: str) -> int | None:
         reports, _ = self._open_channel(channel_root).read(ChannelCursor(positions={}))
-        return max((step.step for report in reports for step in report.steps), default=None)
+        steps = [step.step for report in reports for step in report.steps]
+        steps += [rank.step for report in reports for rank in report.ranks if rank.step is not None]
+        return max(steps, default=None)
 
     def _completed(self, status: GangStatus, last_step: int | None, *, asked_to_leave: bool) -> bool:
         if status.phase is not GangPhase.SUCCEEDED:

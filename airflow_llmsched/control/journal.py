@@ -55,12 +55,13 @@ class RunSummary:
 
 
 class Journal:
-    """The journal of one run. Holds no state: every call goes to the store."""
+    """The journal of one run. Remembers records it has read, which never change, but looks for new ones every time."""
 
     def __init__(self, store: ObjectStore, run_key: RunKey) -> None:
         self._store = store
         self.run_key = run_key
         self._prefix = f"runs/{run_key}/journal/"
+        self._read: list[tuple[AnyEvent, ...]] = []
         self._summary_key = f"runs/{run_key}/summary.json"
 
     def read(self) -> tuple[AnyEvent, ...]:
@@ -74,7 +75,9 @@ class Journal:
 
     def records(self) -> tuple[tuple[AnyEvent, ...], ...]:
         """Return the events of each record; the next one's number is the count plus 1. Raises like :meth:`read`."""
-        return tuple(self._events(number) for number in range(1, self._count() + 1))
+        for number in range(len(self._read) + 1, self._count() + 1):
+            self._read.append(self._events(number))
+        return tuple(self._read)
 
     def append(self, events: Sequence[AnyEvent], *, number: int) -> None:
         """Write ``events`` durably as record ``number``, counted from 1.

@@ -66,7 +66,7 @@ class RunState:
     """All that decisions need.
 
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
-    ``checkpoint`` the one that the next or current launch resumes from.
+    ``checkpoint`` the one that the next or current launch resumes from. ``gang_ended`` once the engine has said so.
     """
 
     run: RunKey
@@ -83,6 +83,7 @@ class RunState:
     channel_root: str = ""
     handle: GangHandle | None = None
     launched_at_s: float | None = None
+    gang_ended: bool = False
     fault: Fault | None = None
     history: FailureHistory = field(default_factory=FailureHistory)
     last_step: int | None = None
@@ -210,6 +211,7 @@ def _launched(state: RunState, event: ev.Launched | ev.Adopted) -> RunState:
         phase=RunPhase.WATCHING,
         handle=event.handle,
         launched_at_s=event.at_s,
+        gang_ended=False,
         history=state.history.launched(),
         fault=None,
         waiting_since_s=None,
@@ -228,7 +230,7 @@ def _gang_ended(state: RunState, event: ev.GangEnded) -> RunState:
     state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step)
     if event.fault is None:
         return replace(state, phase=RunPhase.FINISHING)
-    return _recovering(state, event.fault)
+    return _recovering(replace(state, gang_ended=True), event.fault)
 
 
 def _fault_detected(state: RunState, event: ev.FaultDetected) -> RunState:
@@ -250,7 +252,7 @@ def _stopped(state: RunState, event: ev.Stopped) -> RunState:
     state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step, handle=None)
     if state.phase is RunPhase.CANCELLING:
         return state
-    if event.completed:
+    if event.completed and not state.gang_ended:  # how it ended was known before it was cleaned up
         return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
     return replace(state, phase=RunPhase.FAILING if state.phase is RunPhase.ENDING else RunPhase.ASSESSING)
 

@@ -16,6 +16,7 @@ from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
+from airflow_llmsched.domain.progress import ChannelCursor
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import (
     BatchPhase,
@@ -197,8 +198,6 @@ class SimHouse:
 
     def steps_of(self, attempt_root: str) -> list[int]:
         """Return the steps that one attempt reported, in order."""
-        from airflow_llmsched.domain.progress import ChannelCursor
-
         reports, _ = self.hub.open(attempt_root).read(ChannelCursor(positions={}))
         return [each.step for report in reports for each in report.steps]
 
