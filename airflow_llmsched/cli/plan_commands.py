@@ -26,9 +26,10 @@ from airflow_llmsched.units import GIB
 
 EXIT_BAD_SPEC = 1
 EXIT_NO_PLAN = 2
+MAX_ROWS = 10
 
 
-def plan(
+def plan(  # noqa: PLR0917 - the options of a command
     spec: Annotated[Path, typer.Argument(help="A workload spec in YAML.", show_default=False)],
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the fleet, all free.")] = 1,
     slots: Annotated[
@@ -87,20 +88,21 @@ def _print(workload: WorkloadSpec, found: PlanSearch) -> None:
 
 def _table(workload: WorkloadSpec, plans: tuple[Plan, ...]) -> Table:
     table = Table(title=Text(f"{workload.name}: plans, best first"), title_justify="left")
-    for heading in ("#", "ranks", "nodes", "s/step", "tokens/s", "MFU", "GiB/rank", "USD/h"):
-        table.add_column(heading, justify="right")
-    table.add_column("layout", overflow="fold")
-    for number, each in enumerate(plans, start=1):
+    table.add_column("#", justify="right")
+    table.add_column("layout", min_width=22, overflow="fold")
+    for heading in ("ranks/nodes", "s/step", "MFU", "GiB/rank", "USD/h"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if len(plans) > MAX_ROWS:
+        table.caption = f"{len(plans) - MAX_ROWS} more with --json"
+    for number, each in enumerate(plans[:MAX_ROWS], start=1):
         prediction = each.prediction
         table.add_row(
             str(number),
-            str(each.layout.world_size),
-            str(len(each.placement.nodes)),
+            f"{each.layout.describe()} recompute={each.layout.recompute.value}",
+            f"{each.layout.world_size}/{len(each.placement.nodes)}",
             f"{prediction.step_s:.3g}",
-            f"{prediction.tokens_per_s:,.0f}",
             f"{prediction.mfu_ratio:.1%}",
             f"{prediction.memory_bytes_per_rank / GIB:.2f}",
             f"{prediction.usd_per_hour:,.2f}",
-            f"{each.layout.describe()} recompute={each.layout.recompute.value}",
         )
     return table

@@ -100,9 +100,9 @@ def _candidates(question: _Question) -> LayoutTable:
     pins, world = question.pins, question.world_size
     degrees = divisors(world)
     experts = question.model.experts if question.model else None
-    micro_batches = divisors(question.num_sequences)
-    if question.model is None:
-        micro_batches = np.array([1], dtype=np.int64)
+    # Nothing says that a job without a model accumulates gradients: each rank takes its share of the batch at once.
+    share = max(question.num_sequences // world, 1)
+    micro_batches = divisors(question.num_sequences) if question.model else np.array([share], dtype=np.int64)
     axes = (
         _choices(pins.tp, degrees),
         _choices(pins.pp, degrees),

@@ -41,6 +41,7 @@ PREFERENCE_WEIGHT = 0.1
 
 NOT_DIVISIBLE = "rank count over which the batch or the model does not divide"
 NOT_TRIED = f"rank count not tried: only the {MAX_RANK_COUNTS} largest are"
+FEWER_RANKS = "fewer ranks than a job without a model can have: nothing says what each rank computes"
 NO_FORMAT = "the accelerator has no such number format"
 NOT_PLACED = "the gang does not fit under the placement rules"
 NO_MEMORY = "needs more memory than the accelerator has"
@@ -115,8 +116,8 @@ def search(
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
-    Tries every usable rank count from the capacity wish's least to its most, every legal layout of each, and places it
-    on nodes of one shape. The global batch is the workload's own on any number of ranks.
+    Tries every usable rank count from the capacity wish's least to its most (a job without a model: the most), every
+    legal layout of each, and places it on nodes of one shape. The global batch is the workload's own on any of them.
 
     Args:
         workload: What to train.
@@ -212,8 +213,8 @@ def _legal_table(ask: _Ask, obstacles: Obstacles) -> LayoutTable:
     num_asked = max(0, min(num_free, wish.max_ranks or num_free) - wish.min_ranks + 1)
     obstacles.add_candidates(num_asked)
     obstacles.turn_down(NOT_DIVISIBLE, num_asked - len(counts))
-    tried = counts[-MAX_RANK_COUNTS:]
-    obstacles.turn_down(NOT_TRIED, len(counts) - len(tried))
+    tried = counts[-MAX_RANK_COUNTS:] if ask.workload.model else counts[-1:]
+    obstacles.turn_down(NOT_TRIED if ask.workload.model else FEWER_RANKS, len(counts) - len(tried))
     obstacles.num_candidates -= len(tried)
     spaces = [legal_layouts(ask.workload, world_size=count, slots_per_node=max(usable, default=1)) for count in tried]
     for space in spaces:

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.domain.layout import Recompute
+from airflow_llmsched.domain.workload import ModelShape
+from airflow_llmsched.planner.perf.flops import flops_per_token, layer_flops
+from airflow_llmsched.planner.perf.parameters import count_parameters
+from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
+
+
+@pytest.mark.parametrize("shape", [LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B], ids=lambda shape: shape.name)
+def test_without_scores_training_takes_six_operations_per_multiplied_parameter(shape: ModelShape) -> None:
+    """Kaplan et al. 2020: 6 N. What is not multiplied: input embeddings and norms."""
+    count = count_parameters(shape)
+    multiplied = count.active - count.token_embedding - count.norms
+    assert flops_per_token(shape, sequence_length_tokens=4096).training_without_scores_flop == 6 * multiplied
+
+
+def test_scores_add_12_layers_times_hidden_times_sequence_to_training() -> None:
+    """PaLM, appendix B: 12 L H Q T."""
+    flops = flops_per_token(LLAMA2_7B, sequence_length_tokens=2048)
+    assert flops.training_flop - flops.training_without_scores_flop == 12 * 32 * 4096 * 2048
+
+
+def test_a_gpt_with_full_recomputation_takes_what_the_megatron_paper_says() -> None:
+    """Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s / 6h + V / 16 l h), logits not recomputed."""
+    h, layers, s, vocab = 12288, 96, 2048, 51200
+    flops = flops_per_token(
+        megatron_gpt(name="175B", num_heads=96, hidden_size=h, num_layers=layers), sequence_length_tokens=s
+    )
+    published = 96 * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    assert flops.training_flop + flops.recomputed_flop(Recompute.FULL) == pytest.approx(published, rel=1e-12)
+
+
+def test_selective_recomputation_repeats_the_scores_only() -> None:
+    flops = flops_per_token(GPT2, sequence_length_tokens=1024)
+    assert flops.recomputed_flop(Recompute.SELECTIVE) == flops.scores_flop
+    assert flops.recomputed_flop(Recompute.NONE) == 0
+
+
+def test_a_window_bounds_the_keys_that_a_token_attends_to() -> None:
+    windowed = replace(LLAMA31_8B, attention_window_tokens=1024)
+    short = layer_flops(LLAMA31_8B, sequence_length_tokens=1024, moe=False)
+    assert layer_flops(windowed, sequence_length_tokens=8192, moe=False) == short
+    assert layer_flops(windowed, sequence_length_tokens=512, moe=False).scores_flop < short.scores_flop
+
+
+def test_backward_is_twice_forward() -> None:
+    flops = flops_per_token(LLAMA31_8B, sequence_length_tokens=8192)
+    assert flops.backward_flop == 2 * flops.forward_flop
+    assert flops.training_flop == 3 * flops.forward_flop
