@@ -23,6 +23,7 @@ from airflow_llmsched.units import DAY_S, HOUR_S, MINUTE_S
 MAX_POINTS = 4000
 MAX_SPANS = 2000
 MAX_LABELLED_RESUMES = 6
+MAX_LEGEND_ENTRIES = 24
 MIN_LABELLED_RATIO = 0.06
 LOG_SCALE_FROM_RATIO = 8.0
 
@@ -65,7 +66,7 @@ def ledger_bar(report: RunReport) -> go.Figure:
         )
     figure = _figure(traces, height=92, margin={"l": 14, "r": 18, "t": 4, "b": 28})
     figure.update_layout(barmode="stack", showlegend=False, bargap=0.05)
-    figure.update_xaxes(range=[0, 100], ticksuffix="%", showgrid=False)
+    figure.update_xaxes(range=[0, 100.01], tickvals=list(range(0, 101, 20)), ticksuffix="%", showgrid=False)
     figure.update_yaxes(visible=False)
     return figure
 
@@ -108,9 +109,10 @@ def loss_curve(report: RunReport) -> go.Figure:
     """Training loss by step: what was kept as a line, what was thrown away faint, resumes and evaluation marked."""
     traces: list[Any] = []
     lost_traces: list[Any] = []
+    rows_of = _by_attempt(report.steps)
     for index, attempt in enumerate(report.attempts):
         colour = ATTEMPT_COLOURS[index % len(ATTEMPT_COLOURS)]
-        rows = [row for row in report.steps if row.attempt == attempt.attempt]
+        rows = rows_of[attempt.attempt]
         kept, lost = [row for row in rows if row.kept], [row for row in rows if not row.kept]
         hover = "step %{x}<br>loss %{y:.4f}<extra>%{fullData.name}</extra>"
         if kept:
@@ -158,9 +160,10 @@ def loss_curve(report: RunReport) -> go.Figure:
 def step_times(report: RunReport) -> go.Figure:
     """Time of each step by step number; stalls and lost steps stand out."""
     traces: list[Any] = []
+    rows_of = _by_attempt(report.steps)
     for index, attempt in enumerate(report.attempts):
         colour = ATTEMPT_COLOURS[index % len(ATTEMPT_COLOURS)]
-        rows = [row for row in report.steps if row.attempt == attempt.attempt]
+        rows = rows_of[attempt.attempt]
         for name, chosen, style in (
             (f"attempt {attempt.attempt}, {attempt.placement.world_size} ranks", _steady(rows, kept=True), "circle"),
             (f"attempt {attempt.attempt}, lost", _steady(rows, kept=False), "circle-open"),
@@ -194,6 +197,7 @@ def _figure(traces: Sequence[Any], *, height: int, margin: dict[str, int] | None
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hoverlabel={"align": "left"},
+        showlegend=1 < len(traces) <= MAX_LEGEND_ENTRIES,
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
     )
     figure.update_xaxes(automargin=True, zeroline=False, title_font_size=13)
@@ -272,6 +276,13 @@ def _mark_resumes(figure: go.Figure, attempts: Sequence[AttemptRow]) -> None:
                 text=f" attempt {earlier.attempt} {ended}, attempt {later.attempt} resumes after step {step}",
                 font={"size": 11},
             )
+
+
+def _by_attempt(steps: Sequence[StepRow]) -> dict[int, list[StepRow]]:
+    rows_of: dict[int, list[StepRow]] = defaultdict(list)
+    for row in steps:
+        rows_of[row.attempt].append(row)
+    return rows_of
 
 
 def _steady(rows: Sequence[StepRow], *, kept: bool) -> list[StepRow]:

@@ -16,6 +16,8 @@ from airflow_llmsched.reports import words
 from airflow_llmsched.reports.palette import BUCKET_COLOUR, BUCKET_MEANING
 
 MAX_CHECKPOINT_ROWS = 200
+NUM_PLACEMENTS_OPEN = 4
+MAX_NODES_SHOWN = 128
 
 OUTCOME_CLASS = {RunOutcome.SUCCEEDED: "good", RunOutcome.UNFINISHED: "plain"}
 
@@ -48,6 +50,8 @@ def render(report: RunReport) -> str:
         figure_names=tuple(shown),
         figures_json=_script_json({name: json.loads(figure.to_json()) for name, figure in shown.items()}),
         placements=[(attempt, _grid(report, attempt)) for attempt in report.attempts],
+        num_placements_open=NUM_PLACEMENTS_OPEN,
+        max_nodes_shown=MAX_NODES_SHOWN,
         # Plotly's own script, as installed
         plotly_js=Markup(get_plotlyjs()) if shown else "",  # noqa: S704
     )

@@ -76,6 +76,13 @@ def test_many_attempts_are_marked_by_lines_without_words(finished):
     assert len(figure.layout.annotations) == 0
 
 
+def test_a_legend_is_shown_while_it_helps(finished):
+    assert loss_curve(finished).layout.showlegend
+    rows = tuple(replace(finished.steps[0], attempt=number, step=number) for number in range(1, 40))
+    attempts = tuple(replace(finished.attempts[0], attempt=number) for number in range(1, 40))
+    assert not step_times(replace(finished, attempts=attempts, steps=rows)).layout.showlegend
+
+
 def test_a_stall_stands_out_on_a_log_scale_that_shows_it_whole(finished):
     figure = step_times(finished)
     assert list(by_name(figure)["attempt 2, stalled"].x) == [56]
