@@ -33,8 +33,9 @@ with its line; `llmsched schema` prints a JSON Schema for editors.
 
 def markdown() -> str:
     """Return the whole page."""
+    schema = json_schema.json_schema()
     parts = [_HEAD]
-    parts += [_section(block, path) for block, path in _sections()]
+    parts += [_section(block, path, schema) for block, path in _sections()]
     parts.append(_presets())
     parts += ["## Examples\n"]
     parts += [f"```yaml\n{example(name)}```\n" for name in EXAMPLES]
@@ -64,15 +65,14 @@ def _sections() -> list[tuple[type[BaseModel], str]]:
     return list(seen.items())
 
 
-def _section(block: type[BaseModel], path: str) -> str:
-    schema = json_schema.json_schema()
-    properties = schema["properties"] if block is SpecModel else schema["$defs"][block.__name__]["properties"]
-    required = schema.get("required", []) if block is SpecModel else schema["$defs"][block.__name__].get("required", [])
+def _section(block: type[BaseModel], path: str, schema: dict[str, Any]) -> str:
+    definition = schema if block is SpecModel else schema["$defs"][block.__name__]
+    required = definition.get("required", [])
     title = "## Top level" if block is SpecModel else "## " + ", ".join(f"`{each}`" for each in path.split(", "))
     about = " ".join((block.__doc__ or "").split()).replace("``", "`")
     rows = [
         f"| `{key}` | {_type(prop)} | {_default(key, prop, required)} | {_cell(prop.get('description', ''))} |"
-        for key, prop in properties.items()
+        for key, prop in definition["properties"].items()
     ]
     table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
     return f"{title}\n\n{about}\n\n{table}\n"

@@ -57,9 +57,11 @@ def _job_is_stated(sound: Sound) -> Iterator[Problem]:
         return
     for name in ("communication", "memory"):
         if getattr(spec, name) is None:
-            yield Problem(
-                path=(name,), hint="is required when there is no model: the job must state its own; or give model"
-            )
+            hint = "is required when there is no model: the job must state its own; or give model"
+            yield Problem(path=(name,), hint=hint)
+    if not spec.launcher.command:
+        hint = "is required when there is no model: the shipped trainer needs one"
+        yield Problem(path=("launcher", "command"), hint=hint)
 
 
 def _lora(sound: Sound) -> Iterator[Problem]:
@@ -279,7 +281,7 @@ def _tiers(sound: Sound) -> Iterator[Problem]:
 Rule = Callable[[Sound], Iterable[Problem]]
 
 RULES: tuple[tuple[frozenset[str], Rule], ...] = (
-    (frozenset({"model", "communication", "memory"}), _job_is_stated),
+    (frozenset({"model", "communication", "memory", "launcher"}), _job_is_stated),
     (frozenset({"stage", "lora", "model"}), _lora),
     (frozenset({"data"}), _data),
     (frozenset({"budget"}), _budget),

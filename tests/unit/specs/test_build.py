@@ -1,0 +1,134 @@
+"""Every key of a sound spec reaches the domain."""
+
+from __future__ import annotations
+
+from airflow_llmsched.domain.gang import Launcher
+from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.layout import Recompute
+from airflow_llmsched.domain.workload import (
+    BudgetSpec,
+    CapacityType,
+    CapacityWish,
+    CheckpointSpec,
+    DatasetKind,
+    DatasetSpec,
+    EvaluationSpec,
+    LauncherSpec,
+    MemoryDemand,
+    ObjectiveWeights,
+    OptimizerKind,
+    OptimizerSpec,
+    ParallelismWish,
+    PlacementWish,
+    PrecisionSpec,
+    RankGroup,
+    RetrySpec,
+    RoleKind,
+    RoleSpec,
+    TrafficDemand,
+    TrainingStage,
+)
+from tests.support.specs import load_small
+
+FULL = {
+    "name": "it's $(full)",
+    "stage": "lora",
+    "model": {"preset": "llama-3.1-8b", "name": "mine"},
+    "lora": {"rank": 16},
+    "optimizer": {"kind": "sgd_momentum", "state_format": "bf16", "master_weights": False},
+    "precision": {"compute": "fp8", "parameters": "fp16", "gradients": "bf16"},
+    "data": {"kind": "files", "source": "s3://b/x", "shard_size": "1MB", "held_out": "2%", "max_size": "3GB"},
+    "budget": {"steps": 7, "deadline": "36h", "max_usd": "$120"},
+    "objective": {"cost": 1, "latency": 2, "fairness": 3, "reliability": 4, "energy": 5},
+    "parallelism": {
+        "dp": 2, "tp": 2, "pp": 2, "cp": 2, "ep": 1, "zero_stage": 1, "micro_batch_size": 4, "recompute": "full",
+    },
+    "placement": {"gang": {"required": "zone", "preferred": "rack"}, "tp": {"required": "node"}},
+    "roles": [{"kind": "trainer"}, {"kind": "evaluator", "num_ranks": 2, "command": ["e"], "accelerators_per_rank": 3}],
+    "capacity": {
+        "clouds": ["aws"], "regions": ["r"], "jurisdictions": ["EU"], "vendors": ["nvidia"],
+        "capacity_types": ["spot"], "min_ranks": 2, "max_ranks": 64,
+    },
+    "checkpoint": {"root": "gs://c", "format": "megatron", "interval": "10min", "keep_last": 9, "require_resume": True},
+    "launcher": {
+        "kind": "plain", "command": ["a", "b c"], "environment": {"K": "v"},
+        "start_limit": "1min", "grace": "2s", "hang_limit": "3s",
+    },
+    "evaluation": {"command": ["x"], "max_loss": 2.5, "num_batches": 3, "limit": "4s"},
+    "retries": {"code": 1, "infrastructure": 2, "without_progress": 4},
+    "communication": {
+        "version": 1,
+        "traffic": [{"group": "a", "peer": "b", "group_size": 2, "collective": "send", "bytes_per_step": "5GB"}],
+    },
+    "memory": {"version": 1, "tiers": [{"tier": "nvme", "bytes_per_rank": "6GiB"}]},
+    "seed": 99,
+}  # fmt: skip
+
+
+def test_every_block_reaches_the_workload_with_its_units() -> None:
+    spec = load_small(FULL)
+    assert (spec.name, spec.stage, spec.lora_rank, spec.seed) == ("it's $(full)", TrainingStage.LORA, 16, 99)
+    assert spec.model is not None
+    assert (spec.model.name, spec.model.num_layers) == ("mine", 32)
+    assert spec.optimizer == OptimizerSpec(
+        kind=OptimizerKind.SGD_MOMENTUM, state_format=NumberFormat.BF16, master_weights=False
+    )
+    assert spec.precision == PrecisionSpec(
+        compute=NumberFormat.FP8, parameters=NumberFormat.FP16, gradients=NumberFormat.BF16
+    )
+    assert spec.data == DatasetSpec(
+        kind=DatasetKind.FILES, source="s3://b/x", shard_bytes=10**6, held_out_ratio=0.02, max_bytes=3 * 10**9
+    )
+    assert spec.budget == BudgetSpec(num_steps=7, deadline_s=129_600.0, max_usd=120.0)
+    assert spec.objective == ObjectiveWeights(throughput=0, cost=1, latency=2, fairness=3, reliability=4, energy=5)
+    assert spec.parallelism == ParallelismWish(
+        dp=2, tp=2, pp=2, cp=2, ep=1, zero_stage=1, micro_batch_size=4, recompute=Recompute.FULL
+    )
+
+
+def test_what_surrounds_the_training_reaches_the_workload_too() -> None:
+    spec = load_small(FULL)
+    assert spec.placement == (
+        PlacementWish(group=RankGroup.GANG, level="zone", required=True),
+        PlacementWish(group=RankGroup.GANG, level="rack", required=False),
+        PlacementWish(group=RankGroup.TP, level="node", required=True),
+    )
+    assert spec.roles == (
+        RoleSpec(kind=RoleKind.TRAINER),
+        RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2, command=("e",), accelerators_per_rank=3),
+    )
+    assert spec.capacity == CapacityWish(
+        clouds=("aws",),
+        regions=("r",),
+        jurisdictions=("EU",),
+        vendors=("nvidia",),
+        capacity_types=(CapacityType.SPOT,),
+        min_ranks=2,
+        max_ranks=64,
+    )
+    assert spec.checkpoint == CheckpointSpec(
+        root="gs://c", format="megatron", interval_s=600.0, keep_last=9, require_resume=True
+    )
+    assert spec.launcher == LauncherSpec(
+        kind=Launcher.PLAIN,
+        command=("a", "b c"),
+        environment={"K": "v"},
+        start_limit_s=60.0,
+        grace_s=2.0,
+        hang_limit_s=3.0,
+    )
+    assert spec.evaluation == EvaluationSpec(command=("x",), max_loss=2.5, num_batches=3, limit_s=4.0)
+    assert spec.retries == RetrySpec(
+        max_code_failures=1, max_infrastructure_failures=2, max_attempts_without_progress=4
+    )
+    assert spec.communication == (
+        TrafficDemand(group="a", peer_group="b", group_size=2, collective="send", bytes_per_step=5 * 10**9),
+    )
+    assert spec.memory == (MemoryDemand(tier="nvme", bytes_per_rank=6 * 2**30),)
+
+
+def test_one_word_objective_and_steps_between_checkpoints() -> None:
+    spec = load_small({"objective": "energy", "checkpoint.interval_steps": 30, "parallelism": "auto"})
+    assert spec.objective == ObjectiveWeights(throughput=0, energy=1)
+    assert spec.checkpoint.interval_steps == 30
+    assert spec.parallelism == ParallelismWish()
