@@ -17,6 +17,8 @@ from airflow_llmsched.agent import wire
 
 HOST = "127.0.0.1"
 
+_MAX_NODES = 900
+
 
 class Start(NamedTuple):
     """One process to start."""
@@ -50,7 +52,7 @@ def starts(
     wrapper = [sys.executable, "-P", "-m", "airflow_llmsched.agent.rank", "--", *body["command"]]
     ranks = body["nodes"][index]["ranks"]
     if body["launcher"] == "torchrun":
-        argv = _torchrun(body, num_nodes=len(nodes), num_ranks=len(ranks), is_host=index == 0, port=port)
+        argv = _torchrun(body, num_ranks=len(ranks), index=index, port=port)
         return [Start([*argv, f"--log-dir={node_dir / 'torchrun'}", "--no-python", *wrapper], environ)]
     return [
         Start(
@@ -112,22 +114,32 @@ _launcher_owned = frozenset(
 """A gang submitted from within another must not inherit that one's ranks."""
 
 
-def _torchrun(body: Mapping[str, Any], *, num_nodes: int, num_ranks: int, is_host: bool, port: int) -> Sequence[str]:
+def _torchrun(body: Mapping[str, Any], *, num_ranks: int, index: int, port: int) -> Sequence[str]:
     # is_host is stated, not guessed: a host that cannot bind the port then says so, instead of joining whoever has it.
     limit_s = max(1, math.ceil(body["start_limit_s"]))
-    conf = f"is_host={int(is_host)},join_timeout={limit_s},read_timeout={limit_s}"
+    conf = f"is_host={int(index == 0)},join_timeout={limit_s},read_timeout={limit_s}"
     return [
         sys.executable,
         "-P",
         "-m",
         "torch.distributed.run",
-        f"--nnodes={num_nodes}",
+        f"--nnodes={len(body['nodes'])}",
         f"--nproc-per-node={num_ranks}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={HOST}:{port}",
         f"--rdzv-id={body['attempt_name']}",
         f"--rdzv-conf={conf}",
-        f"--local-addr={HOST}",
+        f"--local-addr={_address(index)}",
         "--max-restarts=0",  # one restart authority: control
         "--monitor-interval=0.1",
     ]
+
+
+def _address(index: int) -> str:
+    """Return a loopback address of a node's own (all of 127.0.0.0/8 is).
+
+    The c10d rendezvous hands out ranks in the order of these texts, so nodes get the ranks that the placement gave
+    them. That is a convenience: nothing relies on it, as ranks are found by the records they wrote.
+    """
+    assert index < _MAX_NODES, index
+    return f"127.0.{index // 100 + 1}.{index % 100 + 100}"

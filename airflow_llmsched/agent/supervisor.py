@@ -24,6 +24,7 @@ from airflow_llmsched.agent.meeting import hold_port
 from airflow_llmsched.agent.spool import LineWriter, read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
+    DONE,
     LauncherEnd,
     Peer,
     Verdict,
@@ -34,7 +35,9 @@ from airflow_llmsched.agent.watch import (
 )
 
 TAIL_LINES = 20
+_LAUNCHER_TAIL_LINES = 200  # the cause stands above torchrun's long traceback
 _TICK_S = 0.1
+_LAUNCHER_LIMIT_S = 3.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -167,7 +170,7 @@ class Supervisor:
     def _view(self, now_s: float) -> View:
         expired = self._lease.expired(now_s=now_s)
         ended = [code for code in self._launchers.values() if code is not None]
-        log_tail = tail(self._dir.launcher_log, TAIL_LINES) if ended else ""
+        log_tail = tail(self._dir.launcher_log, _LAUNCHER_TAIL_LINES) if ended else ""
         return View(
             now_s=now_s,
             node=self._node,
@@ -223,6 +226,8 @@ class Supervisor:
 
     def _finish(self, verdict: Verdict) -> None:
         verdict = self._announce(verdict)
+        if verdict.outcome == DONE:
+            self._let_launchers_finish()
         ended_before = {rank for rank, view in self._collector.ranks.items() if view.end is not None}
         self._end_tree()
         with self._disk():
@@ -249,6 +254,13 @@ class Supervisor:
             "ends": ends,
         }
         self._dir.write_last(self._dir.exit, record)
+
+    def _let_launchers_finish(self) -> None:
+        """Wait a moment for launchers whose ranks have all exited 0, so that they need not be told to end."""
+        limit_s = time.monotonic() + _LAUNCHER_LIMIT_S
+        while None in self._launchers.values() and time.monotonic() < limit_s:
+            signal.sigtimedwait((signal.SIGCHLD,), _TICK_S)
+            self._reap()
 
     def _announce(self, verdict: Verdict) -> Verdict:
         """Tell the other nodes, unless one of them said so first. A failure on a full disk is the disk's."""

@@ -16,6 +16,8 @@ ABORTED = "aborted"
 TERMINATED = "terminated"
 DONE = "done"
 
+_SHOWN_LINES = 20
+
 
 class Peer(NamedTuple):
     """Another node of the gang. ``gone``: its supervisor died and left no exit record."""
@@ -137,10 +139,14 @@ def _launcher_ended(view: View) -> Verdict | None:
         text = f"the launcher of node {view.node} ended with {how} before all its ranks had started"
         if "EADDRINUSE" in end.log_tail or "address already in use" in end.log_tail.lower():
             text = f"port in use: {text}"
-        return Verdict(ABORTED, "start_failed", f"{text}; its last lines:\n{end.log_tail}")
+        return Verdict(ABORTED, "start_failed", f"{text}; its last lines:\n{_last(end.log_tail)}")
     if (taken := _node_taken(view, view.node)) is not None:
         return taken
     return Verdict(ABORTED, "node_lost", f"the launcher of node {view.node} ended with {how} while its ranks ran")
+
+
+def _last(text: str) -> str:
+    return "\n".join(text.splitlines()[-_SHOWN_LINES:])
 
 
 def _left_early(view: View) -> Verdict | None:

@@ -14,7 +14,8 @@ def main() -> None:
     if script["ignores_sigterm"]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if script["says"]:
-        print(script["says"], flush=True)
+        sys.stdout.write(script["says"] + "\n")
+        sys.stdout.flush()
     time.sleep(1e6 if script["lasts_s"] is None else script["lasts_s"])
     if script["signal"] is not None:
         os.kill(os.getpid(), script["signal"])

@@ -36,6 +36,7 @@ class LocalHarness(EngineHarness):
     engine: LocalEngine
 
     def __init__(self, root: Path) -> None:
+        root.mkdir(exist_ok=True)
         self.root = root
         self.engine = LocalEngine(root=str(root / "engine"))
         self.client = LocalClient(root / "engine")
@@ -85,6 +86,18 @@ class LocalHarness(EngineHarness):
             if node in (None, each)
             for process in proc.marked(gang.marks(handle.native_id, each))
         ]
+
+    def run_python(self, gang: GangSpec, program: str) -> GangSpec:
+        """Return ``gang`` with a Python program for every rank."""
+        path = self.root / f"{gang.key.name}.py"
+        path.write_text(program)
+        return replace(gang, command=(sys.executable, "-S", "-E", str(path)))
+
+    def supervisor(self, handle: GangHandle, node: str) -> proc.Process:
+        """Return the supervisor of one node."""
+        supervisor = self.client.gang(handle.native_id).node(node).supervisor()
+        assert supervisor is not None
+        return supervisor
 
     def close(self) -> None:
         """End what the test left running."""

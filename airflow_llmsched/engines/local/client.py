@@ -88,7 +88,7 @@ class LocalClient:
                 return
             nodes = [part["node"] for part in self.request(name)["body"]["nodes"]]
             try:
-                _spawn_all(gang, name, nodes)
+                spawn_supervisors(gang, name, nodes)
             except (OSError, subprocess.SubprocessError) as error:
                 self._give_up(gang, name, nodes, reason=str(error))
                 raise LaunchError(f"attempt {name}: {error}; nothing of it is left running") from error
@@ -183,7 +183,11 @@ class LocalClient:
         write_json(self._nodes / f"{node}.json", dict(down))
 
 
-def _spawn_all(gang: GangDir, name: str, nodes: list[str]) -> None:
+def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
+    """Start the supervisor of each node, detached from this process; return once all have claimed their nodes.
+
+    They start nothing before go.json is there. Raises ``OSError`` or ``subprocess.SubprocessError``.
+    """
     environ = {key: value for key, value in os.environ.items() if _KEPT_FROM_RANKS not in key}
     starting = []
     try:
