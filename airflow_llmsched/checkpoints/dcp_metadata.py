@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import struct
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -92,6 +93,7 @@ def parse_metadata(data: bytes) -> DcpMetadata:
     except (
         pickle.UnpicklingError,
         ArithmeticError,
+        AssertionError,
         AttributeError,
         EOFError,
         ImportError,
@@ -101,6 +103,7 @@ def parse_metadata(data: bytes) -> DcpMetadata:
         RecursionError,
         TypeError,
         ValueError,
+        struct.error,
     ) as error:
         raise MetadataError(f"is cut short or damaged ({type(error).__name__}: {error})") from error
     return _understand(found)
