@@ -117,6 +117,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def quiet_torch() -> None:
-    """Drop torch's warnings about its own deprecated calls, which would bury the trainer's messages in the log."""
+    """Drop torch's warnings about itself, which would bury the trainer's messages in the log."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\..*")
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)

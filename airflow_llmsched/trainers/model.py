@@ -126,10 +126,3 @@ def rotate(heads_BHTE: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:  # no
     cosine, sine = rotation
     first, second = heads_BHTE.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-
-
-def num_parameters(settings: TrainSettings) -> int:
-    """Count the parameters of :class:`ByteGpt` without making them."""
-    with torch.device("meta"):
-        model = ByteGpt(settings)
-    return sum(parameter.numel() for parameter in model.parameters())
