@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.workload import MemoryDemand, TrafficDemand
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.units import GIB
+from tests.support.fleets import workload
+
+SHAPE = node_shape("p5.48xlarge")
+TABLE = LayoutTable.of([ParallelLayout(dp=16)])
+MACHINE = Machine(shape=SHAPE, ranks_per_node_C=np.array([8]))
+NETWORK = SHAPE.inter_node_bandwidth_bytes_per_s * SHAPE.achievable_bandwidth_ratio
+
+
+def seconds(**demand: object) -> float:
+    values: dict[str, object] = {"group": "trainer", "group_size": 16, "collective": "all_reduce"}
+    traffic = TrafficDemand(**(values | {"bytes_per_step": 10**9} | demand))  # type: ignore[arg-type]
+    return float(sum(demand_step_terms(workload(None, communication=(traffic,)), TABLE, MACHINE).values())[0])
+
+
+def test_only_bytes_in_the_accelerators_memory_count_against_it() -> None:
+    run = workload(
+        None, memory=(MemoryDemand(tier="hbm", bytes_per_rank=GIB), MemoryDemand(tier="host", bytes_per_rank=9 * GIB))
+    )
+    terms = demand_memory_terms(run, TABLE, reserved_bytes=5)
+    assert {name: values.tolist() for name, values in terms.items()} == {"stated": [GIB], "runtime": [5]}
+
+
+def test_an_all_reduce_over_two_nodes_uses_all_cards_of_a_node() -> None:
+    expected = 2 * 15 * SHAPE.inter_node_latency_s + 2 * 15 / 16 * 10**9 / min(
+        8 * NETWORK, SHAPE.intra_node_bandwidth_bytes_per_s * SHAPE.achievable_bandwidth_ratio
+    )
+    assert seconds() == pytest.approx(expected)
+
+
+def test_each_collective_has_its_own_cost() -> None:
+    assert seconds(collective="all_gather") == pytest.approx(seconds() / 2)
+    assert seconds(collective="reduce_scatter") == seconds(collective="all_gather")
+    assert seconds(collective="send") < seconds(collective="all_gather")
+
+
+def test_a_group_of_one_moves_nothing() -> None:
+    assert seconds(group_size=1) == 0
+    assert seconds(group_size=1, collective="send") == 0
+
+
+def test_traffic_to_another_group_crosses_the_network() -> None:
+    assert seconds(peer_group="server", collective="send") == pytest.approx(
+        SHAPE.inter_node_latency_s + 10**9 / NETWORK
+    )
+
+
+def test_two_demands_of_one_group_and_collective_add_up() -> None:
+    demand = TrafficDemand(group="trainer", group_size=16, collective="all_reduce", bytes_per_step=10**9)
+    terms = demand_step_terms(workload(None, communication=(demand, demand)), TABLE, MACHINE)
+    assert {name: float(values[0]) for name, values in terms.items()} == pytest.approx(
+        {"trainer all_reduce": 2 * seconds()}
+    )
