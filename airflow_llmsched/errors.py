@@ -36,7 +36,7 @@ class SpecError(LlmschedError):
         return (self,)
 
 
-class SpecErrors(SpecError):
+class SpecErrors(SpecError):  # noqa: N818 - several of them
     """All errors of one spec at once, in file order. Its own fields are those of the first."""
 
     def __init__(self, errors: Sequence[SpecError]) -> None:

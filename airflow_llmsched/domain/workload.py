@@ -1,4 +1,4 @@
-"""What a user wants trained, in the terms of the trade. ``specs`` builds this from YAML; everything below reads only this."""
+"""What a user wants trained. ``specs`` builds it from YAML; the layers below read only this."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ExpertShape:
 class ModelShape:
     """A decoder-only Transformer. Sizes are element counts; ``max_positions`` matters only for learned positions.
 
-    ``norm_has_weight`` is False for norms without parameters (OLMo 1). ``qk_norm`` has one weight per head element, shared
-    by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
+    ``norm_has_weight`` is False for norms without parameters (OLMo 1). ``qk_norm`` has one weight per head element,
+    shared by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
     ``attention_window_tokens`` bounds how far back each token attends (None: to the start).
     """
 
@@ -133,7 +133,7 @@ class BatchPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """When to stop. Exactly one of ``num_tokens`` and ``num_steps`` is set; ``deadline_s`` counts from the run's start."""
+    """When to stop: exactly one of ``num_tokens`` and ``num_steps``; ``deadline_s`` counts from the start of the run."""
 
     num_tokens: int | None = None
     num_steps: int | None = None
@@ -198,7 +198,7 @@ class RoleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
-    """One role of the gang; all roles start or none does. Trainers take their count from the layout (``num_ranks`` None)."""
+    """One role of the gang; all start or none does. Trainers take their count from the layout (``num_ranks`` None)."""
 
     kind: RoleKind
     num_ranks: int | None = None

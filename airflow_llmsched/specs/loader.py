@@ -46,9 +46,16 @@ def load(path: str | Path, *, overrides: Overrides | None = None) -> WorkloadSpe
 
 
 def loads(
-    text: str, *, file: str = "<spec>", base: Path | None = None, overrides: Overrides | None = None
+    text: str,
+    *,
+    file: str = "<spec>",
+    base: Path | None = None,
+    form: bool = False,
+    overrides: Overrides | None = None,
 ) -> WorkloadSpec:
     """Read a spec from YAML text. Relative paths start from ``base``, or from the folder of ``file``.
+
+    Text that someone typed into a DAG-run form is ``form``: its paths must stay below ``base``.
 
     Raises:
         SpecError: see :func:`load`.
@@ -56,16 +63,18 @@ def loads(
     root = tree.parse(text, file=file)
     if base is None and not file.startswith("<"):
         base = Path(file).parent
-    return _finish(root, file=file, base=base, form=False, overrides=overrides)
+    return _finish(root, file=file, base=base, form=form, overrides=overrides)
 
 
-def from_mapping(mapping: Mapping[str, Any], *, file: str = "<form>", base: Path | None = None) -> WorkloadSpec:
-    """Read a spec from plain values, such as a DAG-run form's. Its paths must stay below ``base``.
+def from_mapping(
+    mapping: Mapping[str, Any], *, file: str = "<form>", base: Path | None = None, form: bool = True
+) -> WorkloadSpec:
+    """Read a spec from plain values: a DAG-run form's, whose paths must stay below ``base``, or a DAG author's own.
 
     Raises:
         SpecError: see :func:`load`.
     """
-    return _finish(tree.from_plain(mapping, file=file), file=file, base=base, form=True, overrides=None)
+    return _finish(tree.from_plain(mapping, file=file), file=file, base=base, form=form, overrides=None)
 
 
 def _finish(root: Node, *, file: str, base: Path | None, form: bool, overrides: Overrides | None) -> WorkloadSpec:

@@ -161,6 +161,13 @@ def test_a_form_may_not_name_paths_outside_the_folder(tmp_path: Path, key: str, 
     assert caught.value.file == "<form>"
 
 
+def test_text_typed_into_a_form_is_fenced_and_a_dag_authors_mapping_is_not(tmp_path: Path) -> None:
+    assert "leaves" in str(refuse(MINIMAL + "checkpoint: {root: /etc}\n", form=True, base=tmp_path))
+    assert "no spec file" in str(refuse(MINIMAL + "checkpoint: {root: /etc}\n", form=True))
+    spec = loader.from_mapping(small({"checkpoint.root": "/ckpt"}), form=False)
+    assert spec.checkpoint.root == "/ckpt"
+
+
 def test_a_form_may_name_paths_below_the_folder_and_other_stores(tmp_path: Path) -> None:
     spec = loader.from_mapping(small({"checkpoint.root": "a/b"}), base=tmp_path)
     assert spec.checkpoint.root == str(tmp_path / "a" / "b")
