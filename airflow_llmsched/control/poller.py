@@ -121,7 +121,8 @@ def _blind(watch: WatchState, key: AttemptKey, seen: Observation) -> PollVerdict
 def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchState:
     running = watch.running_since_s
     if running is None and status.phase is GangPhase.RUNNING:
-        running = seen.at_s
+        # A watcher that starts late (moved, restarted) must not give a still gang its whole limit again.
+        running = seen.at_s if status.started_at_s is None else min(seen.at_s, status.started_at_s)
     newest = _newest_by_node(seen.reports)
     ranks = [(report, rank) for report in newest.values() for rank in report.ranks]
     steps = [step.step for report in seen.reports for step in report.steps]

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Succeeded, Watch
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.journal import Journal, JournalRaceError, list_runs
-from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.runs import run_blocking
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FaultKind
@@ -20,8 +17,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.errors import CouldNotLookError, SpecError
-from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining, TrainingFault
-from tests.support.crashing import CrashingEngine, CrashingStore, CrashPoints, WorkerDied
+from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of, tree_of, workload_of
 
@@ -657,154 +653,6 @@ def test_journal_of_90_days_of_preemptions_stays_small() -> None:
     assert num_days > 10.0
     assert outcome.num_attempts > 5 * num_days
     assert len(house.store.objects) * 90.0 / num_days < 2000
-
-
-def run_with_crashes(points: CrashPoints, *, faults: list[TrainingFault], preempt_at_step: int | None) -> SimHouse:
-    """Run to the end; a worker that dies is followed by another try of the task."""
-    inner = MemoryStore()
-    house = SimHouse(
-        store=CrashingStore(inner, points), training=SimTraining(num_steps=40, checkpoint_interval_steps=5)
-    )
-    house.engine.__class__ = CrashingEngine
-    house.engine.points = points  # type: ignore[attr-defined]
-    house.engine.faults = faults
-    trouble = (
-        house.when_step(preempt_at_step, lambda: house.engine.preempt(N1, grace_s=5.0))
-        if preempt_at_step
-        else (lambda: None)
-    )
-    for number in range(50):
-        try:
-            outcome = house.run(owner=f"try-{number}", before_look=trouble)
-        except WorkerDied:
-            house.live()
-            house.clock.sleep(30.0)
-            continue
-        assert isinstance(outcome, Succeeded), outcome
-        return house
-    raise AssertionError("the run never ended")
-
-
-def count_points() -> int:
-    points = CrashPoints()
-    run_with_crashes(points, faults=[RankFails(at_step=22, rank=1)], preempt_at_step=12)
-    return len(points.passed)
-
-
-NUM_POINTS = count_points()
-
-
-def test_run_passes_effect_points_on_both_sides_of_journal_and_engine() -> None:
-    points = CrashPoints()
-    run_with_crashes(points, faults=[RankFails(at_step=22, rank=1)], preempt_at_step=12)
-    kinds = {name.rsplit(" ", 1)[0] for name in points.passed}
-    assert {"before writing", "after writing", "before submitting", "after submitting", "before stopping"} <= kinds
-    assert NUM_POINTS > 20
-
-
-@pytest.mark.parametrize("point", range(1, NUM_POINTS + 1))
-def test_worker_shot_at_any_effect_point_leaves_one_gang_and_loses_no_checkpoint(point: int) -> None:
-    house = run_with_crashes(CrashPoints(point), faults=[RankFails(at_step=22, rank=1)], preempt_at_step=12)
-    assert house.max_live == 1
-    assert_nothing_lost(house)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    crashes=st.lists(st.integers(min_value=1, max_value=60), max_size=4),
-    fails=st.lists(
-        st.tuples(st.integers(min_value=1, max_value=40), st.integers(min_value=0, max_value=3)), max_size=2
-    ),
-    platform=st.lists(
-        st.tuples(
-            st.floats(min_value=0.0, max_value=120.0),
-            st.sampled_from(["preempt", "lose", "blind", "mute", "damage", "second worker"]),
-            st.sampled_from(["n0", "n1"]),
-        ),
-        max_size=6,
-    ),
-    hang_at=st.none() | st.integers(min_value=1, max_value=40),
-)
-def test_whatever_happens_there_is_at_most_one_gang_and_the_run_ends(
-    crashes: list[int],
-    fails: list[tuple[int, int]],
-    platform: list[tuple[float, str, str]],
-    hang_at: int | None,
-) -> None:
-    points = CrashPoints(*crashes)
-    house = SimHouse(
-        store=CrashingStore(MemoryStore(), points),
-        training=SimTraining(num_steps=40, checkpoint_interval_steps=5, jitter_ratio=0.2),
-        workload=workload_of(
-            hang_limit_s=25.0, retries=RetrySpec(max_code_failures=4, max_attempts_without_progress=8)
-        ),
-    )
-    house.engine.__class__ = CrashingEngine
-    house.engine.points = points  # type: ignore[attr-defined]
-    house.engine.faults = [RankFails(at_step=step, rank=rank, exit_code=step) for step, rank in fails]
-    house.engine.faults += [Hangs(at_step=hang_at)] if hang_at else []
-    start_s = house.clock.now_s()
-    due = sorted((start_s + at_s, what, NodeId(node)) for at_s, what, node in platform)
-
-    def trouble() -> None:
-        while due and due[0][0] <= house.clock.now_s():
-            _, what, node = due.pop(0)
-            befall(house, what, node)
-
-    outcome = None
-    for number in range(60):
-        try:
-            outcome = house.run(owner=f"try-{number}", before_look=trouble)
-            break
-        except (WorkerDied, CouldNotLookError):
-            house.live()
-            house.clock.sleep(40.0)
-    assert isinstance(outcome, Succeeded | Failed)
-    assert house.max_live <= 1
-    assert house.live() == ()
-    assert house.driver().state().phase in (RunPhase.SUCCEEDED, RunPhase.FAILED)
-    assert_nothing_lost(house)
-    house.driver().release()
-    assert house.engine.topology().num_usable_slots >= 0
-
-
-def befall(house: SimHouse, what: str, node: NodeId) -> None:
-    if what == "preempt":
-        house.engine.preempt(node, grace_s=4.0, return_after_s=20.0)
-    elif what == "lose":
-        house.engine.lose_node(node, return_after_s=20.0)
-    elif what == "blind":
-        house.engine.blind(for_s=15.0)
-    elif what == "mute":
-        house.hub.blind(for_s=15.0)
-    elif what == "damage":
-        newest = next((ref for ref in house.checkpoints.scan(ROOT) if ref.complete and ref.step < 40), None)
-        older = [ref for ref in house.checkpoints.scan(ROOT) if ref.complete]
-        if newest is not None and len(older) > 1:
-            house.checkpoints.damage(newest.path)
-    else:
-        house.driver(owner="").start()
-
-
-def assert_nothing_lost(house: SimHouse) -> None:
-    """Every launch resumed from the newest checkpoint that was sound at the time, and went on from its next step."""
-    for attempt in house.driver().attempts():
-        done = steps_of(house, attempt.channel_root)
-        first = attempt.resumed_from.step + 1 if attempt.resumed_from else 1
-        assert done == list(range(first, first + len(done)))
-        better = [
-            ref
-            for ref in house.checkpoints.scan(ROOT)
-            if ref.saved_at_s is not None
-            and ref.saved_at_s < attempt.intended_at_s
-            and ref.step >= first
-            and house.checkpoints.step_of(ref.path) is not None
-        ]
-        assert better == [], f"{attempt.key.name} passed over {better}"
-
-
-def steps_of(house: SimHouse, root: str) -> list[int]:
-    return house.steps_of(root)
 
 
 def steps(house: SimHouse) -> list[list[int]]:

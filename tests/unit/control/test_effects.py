@@ -1,0 +1,171 @@
+"""Effects one by one, on the simulated house: what they do, and that doing them again is harmless."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.control import commands as cmd
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.effects import Effects
+from airflow_llmsched.domain.decision import Abort
+from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.health import Fault, FaultKind
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.errors import CouldNotLookError, LaunchError
+from airflow_llmsched.planner.policies.failure import FailureHistory
+from airflow_llmsched.sim.scripts import SimTraining
+from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
+
+KEY = AttemptKey(run=RUN, generation=1, attempt=1)
+LAUNCH = cmd.Launch(key=KEY, channel_root="ch", plan=plan_of(("n0", 2)), checkpoint=None, waiting_since_s=None)
+
+
+def effects(house: SimHouse) -> Effects:
+    return house.driver()._effects
+
+
+def launched(house: SimHouse) -> ev.Launched:
+    (event,) = effects(house).perform(LAUNCH)
+    assert isinstance(event, ev.Launched)
+    return event
+
+
+def stop_command(event: ev.Launched, *, save_first: bool) -> cmd.StopGang:
+    return cmd.StopGang(handle=event.handle, channel_root="ch", reason="enough", save_first=save_first)
+
+
+def test_launching_again_adopts() -> None:
+    house = SimHouse()
+    handle = launched(house).handle
+    (again,) = effects(house).perform(LAUNCH)
+    assert isinstance(again, ev.Adopted)
+    assert again.handle == handle
+    assert house.live() == (handle,)
+
+
+def test_launch_first_stops_any_other_gang_of_the_run() -> None:
+    house = SimHouse()
+    launched(house)
+    second = cmd.Launch(
+        key=AttemptKey(run=RUN, generation=1, attempt=2),
+        channel_root="ch2",
+        plan=LAUNCH.plan,
+        checkpoint=None,
+        waiting_since_s=None,
+    )
+    effects(house).perform(second)
+    assert [handle.key.attempt for handle in house.live()] == [2]
+
+
+def test_launch_on_what_is_not_free_any_more_is_refused_without_a_fault() -> None:
+    house = SimHouse()
+    house.engine.lose_node(NodeId("n0"))
+    (refused,) = effects(house).perform(LAUNCH)
+    assert isinstance(refused, ev.LaunchRefused)
+    assert refused.fault is None
+    assert refused.retry_at_s is not None
+    assert "node n0" in refused.reason
+
+
+def test_launch_that_the_engine_refuses_is_a_fault() -> None:
+    house = SimHouse()
+
+    def refuse(_request: object, *, key: AttemptKey) -> None:
+        raise LaunchError(f"{key.name}: quota exceeded")
+
+    house.engine.submit = refuse  # type: ignore[method-assign, assignment]
+    (refused,) = effects(house).perform(LAUNCH)
+    assert isinstance(refused, ev.LaunchRefused)
+    assert refused.fault is not None
+    assert refused.fault.kind is FaultKind.START_FAILED
+    assert "quota exceeded" in refused.fault.summary
+
+
+def test_brief_blindness_is_waited_out_and_lasting_blindness_is_raised() -> None:
+    house = SimHouse()
+    house.engine.blind(for_s=5.0)
+    launched(house)
+    house.engine.blind(for_s=1e6)
+    with pytest.raises(CouldNotLookError):
+        effects(house).perform(cmd.StopOthers())
+
+
+def test_stop_waits_until_the_gang_is_gone_and_can_be_repeated() -> None:
+    house = SimHouse()
+    event = launched(house)
+    house.clock.sleep(10.0)
+    for _ in range(2):
+        (stopped,) = effects(house).perform(stop_command(event, save_first=False))
+        assert isinstance(stopped, ev.Stopped)
+        assert stopped.status.phase is GangPhase.STOPPED
+        assert not stopped.completed
+    assert house.live() == ()
+
+
+def test_stop_that_does_not_take_is_not_called_a_stop() -> None:
+    house = SimHouse()
+    event = launched(house)
+    house.engine.stop = lambda _handle, *, grace_s: None  # type: ignore[method-assign]
+    with pytest.raises(CouldNotLookError, match="still alive"):
+        effects(house).stop(event.handle)
+
+
+def test_stop_with_a_save_lets_the_ranks_leave_by_themselves() -> None:
+    house = SimHouse()
+    event = launched(house)
+    house.clock.sleep(21.5)
+    (stopped,) = effects(house).perform(stop_command(event, save_first=True))
+    assert isinstance(stopped, ev.Stopped)
+    assert stopped.status.phase is GangPhase.SUCCEEDED
+    assert not stopped.completed
+    newest = next(iter(house.checkpoints.scan(ROOT)))
+    assert newest.complete
+    assert newest.step == stopped.last_step
+
+
+def test_stop_with_a_save_works_even_when_the_ranks_cannot_be_told() -> None:
+    house = SimHouse()
+    event = launched(house)
+    house.clock.sleep(10.0)
+    house.hub.blind(for_s=1e6)
+    (stopped,) = effects(house).perform(stop_command(event, save_first=True))
+    assert isinstance(stopped, ev.Stopped)
+    assert stopped.status.phase is GangPhase.STOPPED
+
+
+def test_gang_that_had_finished_when_it_was_to_be_stopped_has_completed() -> None:
+    house = SimHouse(training=SimTraining(num_steps=4))
+    event = launched(house)
+    house.clock.sleep(100.0)
+    (stopped,) = effects(house).perform(stop_command(event, save_first=False))
+    assert isinstance(stopped, ev.Stopped)
+    assert (stopped.completed, stopped.last_step) == (True, 4)
+
+
+def test_assessment_counts_a_new_checkpoint_before_it_decides() -> None:
+    house = SimHouse()
+    fault = Fault(kind=FaultKind.NODE_LOST, summary="lost", at_s=1.0)
+    history = FailureHistory(num_infrastructure_faults=1, num_launches_without_progress=3)
+    command = cmd.Assess(fault=fault, history=history, newest=None)
+    (decided,) = effects(house).perform(command)
+    assert isinstance(decided, ev.Decided)
+    assert isinstance(decided.decision, Abort)
+    house.checkpoints.finish_save(house.checkpoints.begin_save(ROOT, step=5, world_size=4))
+    seen, decided = effects(house).perform(command)
+    assert isinstance(seen, ev.CheckpointSeen)
+    assert seen.digest
+    assert isinstance(decided, ev.Decided)
+    assert not isinstance(decided.decision, Abort)
+
+
+def test_success_with_a_damaged_last_checkpoint_says_so() -> None:
+    house = SimHouse()
+    for step in (10, 20):
+        house.checkpoints.finish_save(house.checkpoints.begin_save(ROOT, step=step, world_size=4))
+    house.checkpoints.damage(f"{ROOT}/step-00000020")
+    *_, done = effects(house).perform(cmd.FinishRun(last_step=20))
+    assert isinstance(done, ev.RunSucceeded)
+    assert done.checkpoint is not None
+    assert done.checkpoint.step == 10
+    assert "trained to step 20, but the newest sound checkpoint is that of step 10" in done.note
+    assert "checksum" in done.note

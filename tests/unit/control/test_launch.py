@@ -1,0 +1,52 @@
+"""From a plan to a gang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_llmsched.control.launch import (
+    CHECKPOINT_ROOT_VARIABLE,
+    RESUME_VARIABLE,
+    build_gang,
+    channel_root_of,
+)
+from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.identity import AttemptKey
+from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
+
+KEY = AttemptKey(run=RUN, generation=2, attempt=3)
+PLAN = plan_of(("n0", 2), ("n1", 1))
+
+
+def build(checkpoint: CheckpointRef | None = None, **changes: object) -> GangSpec:
+    context = replace(SimHouse().context, **changes)  # type: ignore[arg-type]
+    return build_gang(context, key=KEY, plan=PLAN, channel_root="ch", checkpoint=checkpoint)
+
+
+def test_gang_carries_the_plan_and_the_workloads_limits() -> None:
+    gang = build(lease_s=30.0, flush_interval_s=0.25)
+    assert (gang.key, gang.placement, gang.layout) == (KEY, PLAN.placement, PLAN.layout)
+    assert (gang.start_limit_s, gang.grace_s, gang.lease_s, gang.flush_interval_s) == (30.0, 10.0, 30.0, 0.25)
+
+
+def test_each_attempt_has_a_channel_of_its_own() -> None:
+    assert channel_root_of(replace(SimHouse().context, run_dir="/state/run/"), KEY) == f"/state/run/channel/{KEY.name}"
+
+
+def test_resume_path_is_set_only_when_there_is_one() -> None:
+    assert RESUME_VARIABLE not in build().environment
+    assert RESUME_VARIABLE not in build(environment={RESUME_VARIABLE: "stale"}).environment
+    resumed = build(CheckpointRef(step=4, path="c/4", format="sim"))
+    assert resumed.environment[RESUME_VARIABLE] == "c/4"
+
+
+def test_settings_of_the_caller_reach_the_ranks_and_cannot_move_the_checkpoints() -> None:
+    gang = build(environment={"LLMSCHED_DATASET": "d $(x) 'y'", CHECKPOINT_ROOT_VARIABLE: "elsewhere"})
+    assert gang.environment["LLMSCHED_DATASET"] == "d $(x) 'y'"
+    assert gang.environment[CHECKPOINT_ROOT_VARIABLE] == ROOT
+
+
+def test_command_is_passed_as_it_is() -> None:
+    command = ("python", "-c", "print('$HOME; rm -rf /')")
+    assert build(command=command).command == command
