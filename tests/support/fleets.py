@@ -24,9 +24,7 @@ from airflow_llmsched.domain.workload import (
 from airflow_llmsched.planner.perf.job import TransformerJob
 from tests.support.models import LLAMA2_7B
 
-FULL_PRECISION = PrecisionSpec(
-    compute=NumberFormat.FP32, parameters=NumberFormat.FP32, gradients=NumberFormat.FP32
-)
+FULL_PRECISION = PrecisionSpec(compute=NumberFormat.FP32, parameters=NumberFormat.FP32, gradients=NumberFormat.FP32)
 TINY = replace(
     LLAMA2_7B, name="tiny", num_layers=4, hidden_size=192, num_heads=6, num_kv_heads=6, head_size=32,
     ffn_hidden_size=512, vocab_size=256,
@@ -72,9 +70,7 @@ def workload(
         "model": model,
         "data": DatasetSpec(kind=DatasetKind.FILES, source="/data"),
         "batch": (
-            BatchPhase(
-                from_tokens=0, sequence_length_tokens=sequence_length_tokens, num_sequences=num_sequences
-            ),
+            BatchPhase(from_tokens=0, sequence_length_tokens=sequence_length_tokens, num_sequences=num_sequences),
         ),
         "budget": BudgetSpec(num_steps=10),
         "launcher": LauncherSpec(command=("python", "train.py")),

@@ -101,13 +101,9 @@ def test_mlp_width_and_sequence_bound_the_tensor_degree_too() -> None:
 
 
 def test_pinned_degrees_are_the_only_ones_tried() -> None:
-    layouts = layouts_of(
-        pinned(dp=2, tp=4, pp=1, cp=1, zero_stage=1, micro_batch_size=2, recompute=Recompute.FULL), 8
-    )
+    layouts = layouts_of(pinned(dp=2, tp=4, pp=1, cp=1, zero_stage=1, micro_batch_size=2, recompute=Recompute.FULL), 8)
     assert layouts == [
-        ParallelLayout(
-            dp=2, tp=4, zero_stage=1, micro_batch_size=2, num_micro_batches=64, recompute=Recompute.FULL
-        )
+        ParallelLayout(dp=2, tp=4, zero_stage=1, micro_batch_size=2, num_micro_batches=64, recompute=Recompute.FULL)
     ]
 
 

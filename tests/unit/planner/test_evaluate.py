@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
+from airflow_llmsched.planner.evaluate import Evaluation, evaluate
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.step import ERROR_RATIO, Machine, model_flop_per_step
+from tests.support.fleets import job, workload
+
+H100 = node_shape("p5.48xlarge")
+ROWS = [
+    ParallelLayout(dp=4, tp=2, num_micro_batches=64, zero_stage=1),
+    ParallelLayout(dp=2, pp=4, num_micro_batches=128),
+]
+
+
+def priced(run: WorkloadSpec, rows: list[ParallelLayout]) -> Evaluation:
+    machine = Machine(shape=H100, ranks_per_node_C=np.array([min(8, row.world_size) for row in rows]))
+    return evaluate(run, LayoutTable.of(rows), machine)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_breakdowns_of_a_prediction_add_up(index: int) -> None:
+    evaluation = priced(workload(), ROWS)
+    prediction = evaluation.prediction(index, usd_per_hour=55.0)
+    assert math.fsum(prediction.step_breakdown_s.values()) == prediction.step_s
+    assert prediction.step_s == pytest.approx(float(evaluation.step_s_C[index]))
+    assert sum(prediction.memory_breakdown_bytes.values()) == prediction.memory_bytes_per_rank
+    assert prediction.memory_bytes_per_rank == evaluation.memory_bytes_C[index]
+    assert prediction.memory_breakdown_bytes["runtime"] == H100.accelerator.reserved_bytes
+
+
+def test_mfu_is_operations_over_time_and_peak() -> None:
+    prediction = priced(workload(), ROWS).prediction(0, usd_per_hour=55.0)
+    assert prediction.mfu_ratio == pytest.approx(model_flop_per_step(job()) / (prediction.step_s * 8 * 989.5e12))
+    assert 0.1 < prediction.mfu_ratio < 0.6
+    assert prediction.tokens_per_s == pytest.approx(256 * 4096 / prediction.step_s)
+    assert prediction.error_ratio == ERROR_RATIO
+    assert prediction.usd_per_hour == 55.0
+
+
+def test_a_job_that_states_nothing_of_its_time_has_none() -> None:
+    run = workload(None, memory=(MemoryDemand(tier="hbm", bytes_per_rank=7),))
+    prediction = priced(run, [ParallelLayout(dp=8)]).prediction(0, usd_per_hour=1.0)
+    assert (prediction.step_s, prediction.mfu_ratio, prediction.tokens_per_s) == (0.0, 0.0, 0.0)
+    assert prediction.memory_breakdown_bytes["stated"] == 7
+
+
+def test_taking_a_part_keeps_terms_and_totals_together() -> None:
+    evaluation = priced(workload(), ROWS)
+    part = evaluation.take(np.array([1]))
+    assert part.prediction(0, usd_per_hour=1.0) == evaluation.prediction(1, usd_per_hour=1.0)

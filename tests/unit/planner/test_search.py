@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.codec import from_json, to_json
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.plan import PlanSearch
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.workload import (
+    CapacityWish,
+    MemoryDemand,
+    ObjectiveWeights,
+    ParallelismWish,
+    PlacementWish,
+    RankGroup,
+    RoleKind,
+    RoleSpec,
+    WorkloadSpec,
+)
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner import search as search_module
+from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
+from airflow_llmsched.planner.placement.bestfit import BestFitSolver
+from airflow_llmsched.planner.relax import HEADROOM_RATIO
+from airflow_llmsched.planner.search import MAX_PLANS, search
+from tests.support.fleets import fleet, local_workload, node, tree_of, workload
+from tests.support.models import LLAMA2_7B, LLAMA2_70B, LLAMA31_8B
+
+
+def find(run: WorkloadSpec, tree: TopologyTree, **others: object) -> PlanSearch:
+    return search(run, tree, node_shapes(), solver=BestFitSolver(), **others)  # type: ignore[arg-type]
+
+
+def local_fleet(num_nodes: int) -> TopologyTree:
+    return fleet(num_nodes, slots=2, shape="local-cpu")
+
+
+def is_accounted_for(found: PlanSearch) -> bool:
+    return found.num_candidates == len(found.plans) + sum(found.rejections.values())
+
+
+def test_a_run_that_lost_half_its_nodes_is_planned_on_the_rest_with_the_same_global_batch() -> None:
+    run = local_workload(capacity=CapacityWish(min_ranks=2))
+    before = find(run, local_fleet(2)).plans[0]
+    after = find(run, local_fleet(2), excluded=frozenset({NodeId("n0000")})).plans[0]
+    assert (before.layout.dp, after.layout.dp) == (4, 2)
+    assert before.layout.global_batch_size == after.layout.global_batch_size == 32
+    assert after.placement.nodes == ("n0001",)
+    assert after.prediction.step_s > before.prediction.step_s
+
+
+def test_a_70b_model_on_64_gpus_is_searched_within_a_second() -> None:
+    run, tree = workload(LLAMA2_70B, num_sequences=1024), fleet(8)
+    start_s = time.perf_counter()
+    found = find(run, tree)
+    seconds = time.perf_counter() - start_s
+    assert found.num_candidates > 20_000
+    assert found.plans[0].layout.world_size == 64
+    assert 0.3 < found.plans[0].prediction.mfu_ratio < 0.6
+    assert seconds < 1.0
+
+
+def test_every_candidate_is_a_plan_or_counted_under_one_reason() -> None:
+    for run, tree in (
+        (workload(LLAMA31_8B), fleet(2)),
+        (local_workload(), local_fleet(2)),
+        (workload(LLAMA2_70B), fleet(1)),
+        (workload(None), fleet(2)),
+        (workload(LLAMA31_8B, capacity=CapacityWish(min_ranks=64)), fleet(2)),
+    ):
+        found = find(run, tree)
+        assert is_accounted_for(found)
+        assert len(found.plans) <= MAX_PLANS
+        assert (found.relaxation is None) == bool(found.plans)
+
+
+def test_plans_respect_memory_pins_and_rank_limits() -> None:
+    run = workload(
+        LLAMA31_8B, parallelism=ParallelismWish(tp=2, zero_stage=1), capacity=CapacityWish(min_ranks=8, max_ranks=24)
+    )
+    usable_bytes = node_shape("p5.48xlarge").accelerator.memory_bytes * (1 - HEADROOM_RATIO)
+    found = find(run, fleet(4))
+    assert found.plans
+    for plan in found.plans:
+        assert plan.layout.tp == 2
+        assert plan.layout.zero_stage == 1
+        assert 8 <= plan.layout.world_size <= 24
+        assert plan.layout.global_batch_size == 256
+        assert plan.placement.world_size == plan.layout.world_size
+        assert plan.prediction.memory_bytes_per_rank <= usable_bytes
+
+
+def test_no_plan_beats_another_in_every_cost() -> None:
+    found = find(workload(LLAMA31_8B), fleet(2))
+    costs = [
+        (
+            plan.prediction.step_s,
+            plan.prediction.memory_bytes_per_rank,
+            plan.prediction.usd_per_hour * plan.prediction.step_s,
+        )
+        for plan in found.plans
+    ]
+    assert len(costs) > 3
+    for one in costs:
+        assert not [other for other in costs if other != one and all(a <= b for a, b in zip(other, one, strict=True))]
+
+
+def test_more_memory_never_removes_a_layout() -> None:
+    run, tree = workload(LLAMA2_70B), fleet(2)
+    small = node_shape("p5.48xlarge")
+    large = replace(small, accelerator=replace(small.accelerator, memory_bytes=2 * small.accelerator.memory_bytes))
+    kept = [
+        search(run, tree, {small.name: shape}, solver=BestFitSolver()).rejections.get(search_module.NO_MEMORY, 0)
+        for shape in (small, large)
+    ]
+    assert kept[1] < kept[0]
+
+
+def test_the_objective_orders_the_plans() -> None:
+    run = workload(LLAMA31_8B)
+    fast = find(replace(run, objective=ObjectiveWeights(throughput=1.0)), fleet(8)).plans[0]
+    cheap = find(replace(run, objective=ObjectiveWeights(throughput=0.0, cost=1.0)), fleet(8)).plans[0]
+    modest = find(replace(run, objective=ObjectiveWeights(throughput=0.0, fairness=1.0)), fleet(8)).plans[0]
+    assert fast.prediction.step_s < cheap.prediction.step_s
+    assert cheap.prediction.usd_per_hour * cheap.prediction.step_s < (
+        fast.prediction.usd_per_hour * fast.prediction.step_s
+    )
+    assert modest.layout.world_size < fast.layout.world_size == 64
+
+
+def test_the_order_of_nodes_and_the_seed_do_not_matter() -> None:
+    tree = fleet(4)
+    nodes = list(tree.nodes)
+    random.Random(3).shuffle(nodes)
+    run = workload(LLAMA31_8B)
+    assert find(run, tree) == find(run, TopologyTree(levels=tree.levels, nodes=tuple(nodes)), seed=9)
+
+
+def test_a_search_survives_the_codec() -> None:
+    found = find(local_workload(), local_fleet(2))
+    assert from_json(PlanSearch, to_json(found)) == found
+
+
+def test_a_gang_has_nodes_of_one_shape() -> None:
+    tree = tree_of(
+        *(node(f"h{number}", path=("b", "r1")) for number in range(2)),
+        *(node(f"a{number}", path=("b", "r2"), shape="p4de.24xlarge") for number in range(2)),
+    )
+    found = find(workload(LLAMA31_8B), tree)
+    assert {plan.node_shape for plan in found.plans} == {"p5.48xlarge", "p4de.24xlarge"}
+    for plan in found.plans:
+        assert {name[0] for name in plan.placement.nodes} == {"h" if plan.node_shape == "p5.48xlarge" else "a"}
+
+
+def test_a_node_of_ones_own_is_paid_whole_and_a_shared_one_by_the_slot() -> None:
+    whole = find(local_workload(capacity=CapacityWish(max_ranks=1)), local_fleet(1)).plans[0]
+    shared_tree = tree_of(node("n", free=1, slots=2, shape="local-cpu"))
+    shared = find(local_workload(capacity=CapacityWish(max_ranks=1)), shared_tree).plans[0]
+    assert whole.prediction.usd_per_hour == pytest.approx(2 * node_shape("local-cpu").usd_per_hour)
+    assert shared.prediction.usd_per_hour == pytest.approx(node_shape("local-cpu").usd_per_hour)
+
+
+def test_a_required_level_of_the_gang_bounds_the_plan() -> None:
+    wish = PlacementWish(group=RankGroup.GANG, level="rack", required=True)
+    found = find(workload(LLAMA31_8B, placement=(wish,)), fleet(8))
+    assert max(plan.layout.world_size for plan in found.plans) == 32
+    assert found.rejections[search_module.NOT_PLACED] > 0
+    assert all(plan.num_domains == 1 for plan in found.plans)
+
+
+def test_a_required_level_of_a_group_turns_down_what_breaks_it() -> None:
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    tree = fleet(4, nodes_per_rack=2)
+    pins = ParallelismWish(tp=1, cp=1)
+    found = find(workload(LLAMA31_8B, placement=(wish,), parallelism=pins, capacity=CapacityWish(min_ranks=32)), tree)
+    assert found.rejections[search_module.WISH_BROKEN] > 0
+    assert found.plans
+    assert all(plan.layout.pp > 1 for plan in found.plans)
+
+
+def test_a_preferred_level_of_a_group_is_a_cost() -> None:
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=False)
+    tree = fleet(4, nodes_per_rack=2)
+    run = workload(
+        LLAMA31_8B, num_sequences=4096, parallelism=ParallelismWish(tp=1, cp=1), capacity=CapacityWish(min_ranks=32)
+    )
+    free, wishing = find(run, tree).plans[0], find(replace(run, placement=(wish,)), tree).plans[0]
+    assert free.layout.pp == 1
+    assert wishing.layout.pp > 1
+    assert wishing.prediction.step_s < free.prediction.step_s * (1 + search_module.PREFERENCE_WEIGHT)
+
+
+def test_an_unknown_level_is_a_spec_error_that_names_the_known_ones() -> None:
+    wish = PlacementWish(group=RankGroup.TP, level="pod", required=False)
+    with pytest.raises(SpecError, match=r"placement\[0\]\.level.*block, rack, node"):
+        find(workload(LLAMA31_8B, placement=(wish,)), fleet(1))
+
+
+def test_other_roles_keep_their_slots() -> None:
+    roles = (RoleSpec(kind=RoleKind.TRAINER), RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2))
+    found = find(local_workload(roles=roles), local_fleet(2))
+    assert max(plan.layout.world_size for plan in found.plans) == 2
+
+
+def test_a_job_without_a_model_takes_all_ranks_it_may_within_its_stated_memory() -> None:
+    run = workload(None, num_sequences=64, memory=(MemoryDemand(tier="hbm", bytes_per_rank=2**30),))
+    plan = find(run, fleet(2)).plans[0]
+    assert plan.layout.dp == plan.layout.world_size == 16
+    assert plan.prediction.memory_breakdown_bytes["stated"] == 2**30
+    too_large = workload(None, num_sequences=64, memory=(MemoryDemand(tier="hbm", bytes_per_rank=2**40),))
+    assert not find(too_large, fleet(2)).plans
+
+
+def test_a_large_fleet_is_thinned_and_says_so() -> None:
+    run = workload(LLAMA2_7B, num_sequences=5040, parallelism=ParallelismWish(micro_batch_size=1, zero_stage=3))
+    found = find(run, fleet(64, nodes_per_rack=16))
+    assert found.rejections[search_module.NOT_TRIED] > 0
+    assert is_accounted_for(found)
