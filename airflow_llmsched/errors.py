@@ -92,8 +92,6 @@ class InternalError(LlmschedError):
     """Report a bug: a state that should not exist, with the story that led there."""
 
 
-
-
 def _short(value: object, limit: int = 120) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -133,7 +133,7 @@ class BatchPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """When to stop: exactly one of ``num_tokens`` and ``num_steps``; ``deadline_s`` counts from the start of the run."""
+    """When to stop: exactly one of ``num_tokens`` and ``num_steps``; ``deadline_s`` counts from the start."""
 
     num_tokens: int | None = None
     num_steps: int | None = None
