@@ -1,4 +1,4 @@
-"""Measured figures: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", fig. 1."""
+"""Measured figures: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", fig 1."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_megatron_steps_are_inside_the_band(  # noqa: PLR0917 - a row of the tab
 
 
 def test_fully_sharded_training_of_7b_on_128_h100_is_inside_the_band() -> None:
-    """llm-foundry, large scale: 768 sequences of 2048, micro-batch 6, fused attention, nothing recomputed: 654 a second."""
+    """llm-foundry, large scale: 768 sequences of 2048, micro-batch 6, fused attention, 654 a second."""
     model = replace(megatron_gpt(name="mpt-7b", num_heads=32, hidden_size=4096, num_layers=32), vocab_size=50368)
     layout = ParallelLayout(dp=128, zero_stage=3, micro_batch_size=6, recompute=Recompute.SELECTIVE)
     precision = PrecisionSpec(parameters=NumberFormat.FP32)
