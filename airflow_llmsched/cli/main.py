@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from airflow_llmsched.cli import spec_commands
+from airflow_llmsched.cli import plan_commands, report_commands, spec_commands
 
 app = typer.Typer(
     name="llmsched",
@@ -14,4 +14,6 @@ app = typer.Typer(
 )
 
 app.command("check")(spec_commands.check)
+app.command("plan")(plan_commands.plan)
+app.command("report")(report_commands.report_command)
 app.command("schema")(spec_commands.schema)

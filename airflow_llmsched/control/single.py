@@ -1,4 +1,4 @@
-"""A gang without recovery: evaluation, preflight. Started at most once at a time under its key, found again after a crash.
+"""A gang without recovery, such as an evaluation: one at a time under its key, found again after a crash.
 
 It keeps no journal: its only effect is the gang, which carries key, generation and attempt, so the engine's own list is
 the record.
@@ -22,7 +22,7 @@ from airflow_llmsched.ports import Clock, Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleSettings:
-    """Limits of one such gang. ``max_attempts`` counts launches per generation; faults of the code are never tried again."""
+    """Limits of one such gang. ``max_attempts`` counts its launches; faults of the code are never tried again."""
 
     key: RunKey
     generation: int

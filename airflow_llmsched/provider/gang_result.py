@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_llmsched.control.context import Succeeded
+from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Sound, VerifyDepth
-from airflow_llmsched.domain.progress import ChannelCursor
 from airflow_llmsched.ports import CheckpointFormat
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 
@@ -31,7 +31,7 @@ def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFo
 def last_loss(attempts: tuple[AttemptRecord, ...]) -> float | None:
     """Return the loss of the highest step of the last attempt that trained; None when none did."""
     for attempt in reversed(attempts):
-        reports, _ = DirectoryChannel(attempt.channel_root).read(ChannelCursor(positions={}))
+        reports = read_all(DirectoryChannel(attempt.channel_root))
         steps = [step for report in reports for step in report.steps]
         if steps:
             return max(steps, key=lambda step: step.step).loss

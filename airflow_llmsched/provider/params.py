@@ -18,7 +18,7 @@ def pretraining_params(spec: str) -> dict[str, Param]:
             minLength=1,
             maxLength=65536,
             title="Workload spec",
-            description="A YAML file below the DAG's folder, or the YAML itself.",
+            description="A YAML file below the DAG's folder.",
         ),
         "objective": Param(
             AS_IN_SPEC,

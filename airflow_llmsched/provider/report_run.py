@@ -10,9 +10,10 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import history
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunPhase, RunState, fold
+from airflow_llmsched.control.records import read_all
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Verdict, VerifyDepth
-from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.domain.progress import NodeReport
 from airflow_llmsched.domain.run_report import EvaluationResult, PriceList, RunNames, RunOutcome, RunReport
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import CouldNotLookError, DataError
@@ -92,7 +93,7 @@ def _start_s(scope: RunScope, events: tuple[ev.AnyEvent, ...], state: RunState) 
 
 
 def _reports(attempt: AttemptRecord) -> tuple[NodeReport, ...]:
-    return tuple(DirectoryChannel(attempt.channel_root).read(ChannelCursor(positions={}))[0])
+    return read_all(DirectoryChannel(attempt.channel_root))
 
 
 def _checkpoints(scope: RunScope, spec: WorkloadSpec) -> Iterator[tuple[CheckpointRef, Verdict | None]]:

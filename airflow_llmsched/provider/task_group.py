@@ -20,6 +20,7 @@ def pretraining_task_group(
     *,
     spec: str | Mapping[str, Any] = "{{ params.spec }}",
     group_id: str = "pretraining",
+    allow_inline: bool = False,
     engine: str = "local",
     engine_options: Mapping[str, Any] | None = None,
     deferrable: bool = True,
@@ -35,8 +36,9 @@ def pretraining_task_group(
     the DAG run. Training, evaluation and release find each other by the run key, not through XCom.
 
     Args:
-        spec: path of a workload spec below the DAG's folder, its YAML text, or a mapping; by default the form's field
+        spec: path of a workload spec below the DAG's folder, or a mapping; by default the form's field
             (see :func:`airflow_llmsched.provider.params.pretraining_params`).
+        allow_inline: take a spec's text as well; see :class:`OpenRunOperator` for what that permits.
         group_id: name of the group, and of the run within the DAG run.
         engine: name of the engine adapter that runs the gangs.
         engine_options: JSON-safe options of the engine.
@@ -55,7 +57,12 @@ def pretraining_task_group(
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
         opened = OpenRunOperator(
-            task_id="open_run", spec=spec, objective=objective, deadline=deadline, max_usd=max_usd
+            task_id="open_run",
+            spec=spec,
+            allow_inline=allow_inline,
+            objective=objective,
+            deadline=deadline,
+            max_usd=max_usd,
         ).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where)

@@ -67,14 +67,19 @@ def loads(
 
 
 def from_mapping(
-    mapping: Mapping[str, Any], *, file: str = "<form>", base: Path | None = None, form: bool = True
+    mapping: Mapping[str, Any],
+    *,
+    file: str = "<form>",
+    base: Path | None = None,
+    form: bool = True,
+    overrides: Overrides | None = None,
 ) -> WorkloadSpec:
     """Read a spec from plain values: a DAG-run form's, whose paths must stay below ``base``, or a DAG author's own.
 
     Raises:
         SpecError: see :func:`load`.
     """
-    return _finish(tree.from_plain(mapping, file=file), file=file, base=base, form=form, overrides=None)
+    return _finish(tree.from_plain(mapping, file=file), file=file, base=base, form=form, overrides=overrides)
 
 
 def _finish(root: Node, *, file: str, base: Path | None, form: bool, overrides: Overrides | None) -> WorkloadSpec:

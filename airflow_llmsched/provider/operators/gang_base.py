@@ -193,9 +193,11 @@ class GangOperator(RunOperator):
             time.sleep(wait_s)
 
     def _prepare(self, context: Context, scope: RunScope) -> GangSettings:
+        from airflow_llmsched.provider.engine import check_plain
         from airflow_llmsched.provider.gang_run import GangSettings
         from airflow_llmsched.provider.run_scope import generation_of
 
+        check_plain(self.engine_options, path="engine_options")
         self._settings = GangSettings(
             scope=scope,
             engine=self.engine,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_llmsched.provider.links import RunReportLink
 from airflow_llmsched.provider.operators.base import RunOperator, failing_for_good, now_s
-from airflow_llmsched.provider.params import AS_IN_SPEC, OBJECTIVES
+from airflow_llmsched.provider.params import AS_IN_SPEC
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,9 +32,13 @@ class OpenRunOperator(RunOperator):
     """Check the spec, store it in the run's folder, and name the run. Changes nothing outside the state root.
 
     Args:
-        spec: path of a YAML file (relative to ``spec_folder``), the YAML itself, or a mapping.
+        spec: path of a YAML file below ``spec_folder``, a mapping, or the YAML itself where ``allow_inline``.
         spec_folder: relative paths start here and may not leave it; by default the folder of the DAG file.
-        objective, deadline, max_usd: settings of the DAG-run form that replace the spec's own; None or empty leaves it.
+        allow_inline: take the YAML itself. A spec says which command runs, so that whoever may trigger the DAG then
+            chooses the command: leave it off unless they may.
+        objective: name of the objective to favour instead of the spec's; None or empty leaves it, like the next two.
+        deadline: replaces ``budget.deadline``, e.g. ``36h``.
+        max_usd: replaces ``budget.max_usd``.
     """
 
     template_fields: Sequence[str] = ("spec", "objective", "deadline", "max_usd")
@@ -47,6 +50,7 @@ class OpenRunOperator(RunOperator):
         *,
         spec: str | Mapping[str, Any],
         spec_folder: str | None = None,
+        allow_inline: bool = False,
         objective: str | None = None,
         deadline: str | None = None,
         max_usd: float | str | None = None,
@@ -55,6 +59,7 @@ class OpenRunOperator(RunOperator):
         super().__init__(**kwargs)
         self.spec = spec
         self.spec_folder = spec_folder
+        self.allow_inline = allow_inline
         self.objective = objective
         self.deadline = deadline
         self.max_usd = max_usd
@@ -86,49 +91,45 @@ class OpenRunOperator(RunOperator):
     def _load(self) -> WorkloadSpec:
         from airflow_llmsched.specs import loader
 
+        folder = Path(self.spec_folder or Path(self.dag.fileloc).parent).resolve()
+        overrides = form_overrides(objective=self.objective, deadline=self.deadline, max_usd=self.max_usd)
         if isinstance(self.spec, Mapping):
-            spec = loader.from_mapping(self.spec, file="<DAG>")
+            spec = loader.from_mapping(self.spec, file="<DAG>", base=folder, form=False, overrides=overrides)
         elif "\n" in self.spec:
-            spec = loader.loads(self.spec, file="<form>")
+            spec = loader.loads(self._inline(self.spec), file="<form>", base=folder, form=True, overrides=overrides)
         else:
-            spec = loader.load(self._path())
-        return with_form_settings(spec, objective=self.objective, deadline=self.deadline, max_usd=self.max_usd)
+            spec = loader.load(_below(folder, self.spec), overrides=overrides)
+        return spec
 
-    def _path(self) -> Path:
+    def _inline(self, text: str) -> str:
         from airflow_llmsched.errors import SpecError
 
-        folder = Path(self.spec_folder or Path(self.dag.fileloc).parent).resolve()
-        path = (folder / str(self.spec)).resolve()
-        if not path.is_relative_to(folder):
-            raise SpecError(path="spec", value=str(self.spec), hint=f"must be a file below {folder}")
-        return path
+        if not self.allow_inline:
+            hint = "must name a YAML file below the DAG's folder; the DAG's author may permit text by allow_inline=True"
+            raise SpecError(path="spec", value=text, hint=hint)
+        return text
 
 
-def with_form_settings(
-    spec: WorkloadSpec, *, objective: str | None, deadline: str | None, max_usd: float | str | None
-) -> WorkloadSpec:
-    """Return ``spec`` with what the form sets. Rendered templates give ``"None"`` for an empty field.
-
-    Raises ``SpecError`` naming the form's field.
-    """
-    from airflow_llmsched.domain.workload import ObjectiveWeights
-    from airflow_llmsched.errors import SpecError
-    from airflow_llmsched.specs.quantities import parse_duration_s
-
-    budget = spec.budget
+def form_overrides(*, objective: str | None, deadline: str | None, max_usd: float | str | None) -> dict[str, str]:
+    """Return what the form sets, by path in the spec. Rendered templates give ``"None"`` for an empty field."""
+    overrides = {}
     if _given(objective) and objective != AS_IN_SPEC:
-        if objective not in OBJECTIVES:
-            raise SpecError(path="form.objective", value=objective, hint=f"must be one of {', '.join(OBJECTIVES)}")
-        spec = replace(spec, objective=ObjectiveWeights(**{"throughput": 0.0, str(objective): 1.0}))
+        overrides["objective"] = str(objective)
     if _given(deadline):
-        try:
-            budget = replace(budget, deadline_s=parse_duration_s(str(deadline).strip()))
-        except ValueError as error:
-            raise SpecError(path="form.deadline", value=deadline, hint=str(error)) from error
+        overrides["budget.deadline"] = str(deadline).strip()
     if _given(max_usd):
-        budget = replace(budget, max_usd=float(str(max_usd)))
-    return replace(spec, budget=budget)
+        overrides["budget.max_usd"] = f"{max_usd} USD"
+    return overrides
 
 
 def _given(value: object) -> bool:
     return value is not None and str(value).strip() not in ("", "None")
+
+
+def _below(folder: Path, name: str) -> Path:
+    from airflow_llmsched.errors import SpecError
+
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder):
+        raise SpecError(path="spec", value=name, hint=f"must be a file below {folder}")
+    return path

@@ -5,6 +5,7 @@ import json
 from importlib.resources import files
 
 import jsonschema
+
 from airflow_llmsched.provider.get_provider_info import get_provider_info
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from airflow_llmsched.provider.params import AS_IN_SPEC, OBJECTIVES, pretraining_params
 from airflow_llmsched.specs.quantities import parse_duration_s
 

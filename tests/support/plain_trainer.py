@@ -1,0 +1,67 @@
+"""A trainer without PyTorch: takes steps, saves checkpoints in DCP's form, resumes, and fails when told to.
+
+Run as a script by the ranks of a gang; every rank steps by itself and rank 0 saves. Evaluates with ``--evaluate``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from airflow_llmsched import agent
+from airflow_llmsched.agent.seal import seal
+from tests.support.checkpoint_files import save_dcp
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--interval", type=int, default=5)
+    parser.add_argument("--fail-at", type=int)
+    parser.add_argument("--exit-code", type=int, default=3)
+    parser.add_argument("--loss", type=float)
+    parser.add_argument("--evaluate", action="store_true")
+    options = parser.parse_args()
+    return evaluate(options) if options.evaluate else train(options)
+
+
+def train(options: argparse.Namespace) -> int:
+    layout = agent.layout()
+    first = int(Path(layout.resume_from).name.removeprefix("step-")) if layout.resume_from else 0
+    agent.ready()
+    for step in range(first + 1, options.steps + 1):
+        time.sleep(options.step_s)  # the work
+        agent.report(step=step, loss=5.0 - step / 100, tokens=8)
+        if step == options.fail_at and layout.rank == layout.world_size - 1:
+            sys.stderr.write(f"giving up at step {step}\n")
+            return options.exit_code
+        if layout.rank == 0 and (step % options.interval == 0 or step == options.steps):
+            save(step, layout)
+    return 0
+
+
+def save(step: int, layout: agent.RankLayout) -> None:
+    path = Path(layout.checkpoint_root) / f"step-{step:08d}"
+    with agent.saving(step=step):
+        save_dcp(path, num_ranks=layout.world_size)
+        seal(path, step=step, world_size=layout.world_size)
+    agent.checkpoint_saved(step=step, path=str(path))
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    step = int(Path(os.environ["LLMSCHED_CHECKPOINT"]).name.removeprefix("step-"))
+    loss = options.loss if options.loss is not None else 5.0 - step / 100
+    result = {"loss": loss, "checkpoint_step": step, "num_tokens": 64}
+    Path(os.environ["LLMSCHED_OUTPUT"]).write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

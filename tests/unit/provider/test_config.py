@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow_llmsched.provider.config import handoff_limit_s, state_root
+
+
+def test_state_root_is_the_configured_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(tmp_path / "a"))
+    assert state_root() == str(tmp_path / "a")
+
+
+def test_state_root_defaults_to_a_folder_of_airflows_home(monkeypatch):
+    monkeypatch.delenv("AIRFLOW__LLMSCHED__STATE_ROOT", raising=False)
+    assert state_root() == str(Path(os.environ["AIRFLOW_HOME"]).resolve() / "llmsched")
+
+
+def test_handoff_limit_is_configured_in_seconds(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__HANDOFF_LIMIT", "90")
+    assert handoff_limit_s() == 90.0

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.plan import PlanSearch
+from airflow_llmsched.errors import DataError
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.run_scope import RunScope
+
+
+@pytest.fixture
+def scope(tmp_path):
+    return RunScope(
+        state_root=str(tmp_path),
+        run_key=RunKey("ls-" + "a" * 20),
+        dag_id="dag",
+        run_id="run",
+        task_group_id="",
+        started_at_s=0.0,
+    )
+
+
+def test_what_is_written_is_read_back_and_named_by_its_digest(scope):
+    search = PlanSearch(plans=(), rejections={"memory": 3}, num_candidates=3)
+    stored = run_files.write(scope, run_files.PLAN_FILE, search)
+    assert run_files.read_plan(scope) == search
+    path = scope.directory / run_files.PLAN_FILE
+    assert stored["digest"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert stored["uri"].endswith(f"runs/{scope.run_key}/plan.json")
+
+
+def test_an_absent_file_names_the_task_that_makes_it(scope):
+    with pytest.raises(DataError, match="run PlanTrainingOperator first"):
+        run_files.read_plan(scope)
+
+
+def test_a_damaged_file_is_no_plan(scope):
+    run_files.write(scope, run_files.PLAN_FILE, PlanSearch(plans=()))
+    (scope.directory / run_files.PLAN_FILE).write_text('{"plans": 7}')
+    with pytest.raises(DataError, match="damaged"):
+        run_files.read_plan(scope)
+
+
+def test_runs_that_ask_for_the_same_data_share_its_folder(scope, demo_spec):
+    other = replace(scope, run_key=RunKey("ls-" + "b" * 20))
+    assert run_files.dataset_directory(scope, demo_spec) == run_files.dataset_directory(other, demo_spec)
+    less = replace(demo_spec, data=replace(demo_spec.data, held_out_ratio=0.2))
+    assert run_files.dataset_directory(scope, less) != run_files.dataset_directory(scope, demo_spec)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.provider.trainer_settings import (
+    TRAINER,
+    num_steps,
+    train_settings,
+    trainer_command,
+    trainer_environment,
+)
+from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE, TrainSettings
+
+
+def test_the_shipped_trainer_runs_under_this_python(demo_spec):
+    assert trainer_command(demo_spec) == (sys.executable, "-m", TRAINER)
+
+
+def test_settings_reach_the_trainer_as_the_spec_has_them(demo_spec):
+    environment = trainer_environment(demo_spec, manifest="/data/manifest.json")
+    settings = TrainSettings.from_json(environment[TRAIN_VARIABLE])
+    assert environment[DATASET_VARIABLE] == "/data/manifest.json"
+    assert settings == train_settings(demo_spec)
+    assert settings.num_sequences == demo_spec.batch[0].num_sequences
+    assert settings.num_layers == demo_spec.model.num_layers
+
+
+def test_a_command_of_the_specs_own_gets_no_settings_of_ours(demo_spec):
+    spec = replace(demo_spec, launcher=replace(demo_spec.launcher, command=("python", "mine.py")))
+    assert trainer_command(spec) == ("python", "mine.py")
+    assert TRAIN_VARIABLE not in trainer_environment(spec, manifest="/m")
+
+
+def test_a_model_the_shipped_trainer_does_not_know_is_refused(demo_spec):
+    spec = replace(demo_spec, model=replace(demo_spec.model, vocab_size=50257))
+    with pytest.raises(SpecError, match="give the command of your own trainer"):
+        train_settings(spec)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "steps"),
+    # 10 steps of 100 tokens in the first phase, then steps of 200
+    [(100, 1), (101, 2), (1000, 10), (1001, 11), (1200, 11), (1201, 12)],
+)
+def test_a_token_budget_buys_the_fewest_steps_that_reach_it(demo_spec, num_tokens, steps):
+    batch = (
+        BatchPhase(from_tokens=0, sequence_length_tokens=10, num_sequences=10),
+        BatchPhase(from_tokens=1000, sequence_length_tokens=10, num_sequences=20),
+    )
+    assert num_steps(replace(demo_spec, batch=batch, budget=BudgetSpec(num_tokens=num_tokens))) == steps
