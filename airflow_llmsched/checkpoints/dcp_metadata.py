@@ -6,6 +6,7 @@ be refused here, before a gang loads it. What it may name becomes an inert stand
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import re
@@ -129,22 +130,20 @@ class _Inert:
                 self.fields.update(part)
 
 
+@functools.lru_cache(maxsize=1024)
+def _stand_in(module: str, name: str) -> type:
+    if (module, name) in _PLAIN:
+        return _PLAIN[module, name]
+    if name in _ALLOWED.get(module, ()) or (module == "torch" and _TORCH_CONSTANT.fullmatch(name)):
+        return type(name, (_Inert,), {"__slots__": ()})
+    raise MetadataError(f"names {module}.{name}, which no checkpoint of torch needs: loading it could run foreign code")
+
+
 class _FindInert:
     """The only way a pickle gets at a name: the allow-list, and stand-ins for what is on it."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)  # type: ignore[call-arg]
-        self._made: dict[tuple[str, str], type] = dict(_PLAIN)
-
     def find_class(self, module: str, name: str) -> type:
-        allowed = name in _ALLOWED.get(module, ()) or (module == "torch" and _TORCH_CONSTANT.fullmatch(name))
-        if (module, name) not in self._made:
-            if not allowed:
-                raise MetadataError(
-                    f"names {module}.{name}, which no checkpoint of torch needs: loading it could run foreign code"
-                )
-            self._made[module, name] = type(name, (_Inert,), {"__slots__": ()})
-        return self._made[module, name]
+        return _stand_in(module, name)
 
     def persistent_load(self, _pid: object) -> Any:
         raise MetadataError("holds a persistent reference, which no checkpoint of torch does")
