@@ -246,8 +246,8 @@ class RunDriver:
                 events = self._effects.perform(command)
                 self._submitted = next((each.handle for each in events if isinstance(each, ev.Launched)), None)
                 session.record(*events)
-                if isinstance(command, _EFFECTFUL):
-                    session.flush()
+                if isinstance(command, cmd.Launch):
+                    session.flush()  # other effects are cheap to find done; a launch must be known at once
 
     def _give_back(self, state: RunState) -> None:
         """Stop what this driver submitted if the journal, read again, shows that the run went on without it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.sim.clock import VirtualClock
