@@ -80,10 +80,11 @@ class Attention(nn.Module):
         """Return what each position gathers from itself and those before it."""
         num_sequences, num_positions, _ = hidden.shape
         heads_BHTE = self.qkv(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # noqa: N806
-        query, key, value = heads_BHTE.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
+        turned_BHTE, value = heads_BHTE.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)  # noqa: N806
+        query, key = rotate(turned_BHTE, rotation).split((self.num_heads, self.num_kv_heads), dim=1)
         gathered = functional.scaled_dot_product_attention(
-            rotate(query, rotation),
-            rotate(key, rotation),
+            query,
+            key,
             value,
             is_causal=True,
             enable_gqa=self.num_kv_heads != self.num_heads,

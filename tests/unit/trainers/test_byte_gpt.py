@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_llmsched.agent import wire
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.trainers.byte_gpt import refuse_model_parallelism
 from airflow_llmsched.trainers.folders import damage
@@ -25,12 +26,11 @@ pytestmark = pytest.mark.torch
 
 def test_the_loss_curve_goes_on_unbroken_on_fewer_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = small_dataset(tmp_path)
-    settings = small_settings()
+    settings = small_settings(tied_embeddings=True)
     root = tmp_path / "checkpoints"
+    environment = rank_environment(settings, dataset=dataset, root=root, spool=tmp_path / "a")
 
-    first = train_ranks(
-        2, rank_environment(settings, dataset=dataset, root=root, spool=tmp_path / "a"), log_dir=tmp_path / "logs"
-    )
+    first = train_ranks(2, environment | {wire.LAYOUT: '{"dp":2,"zero_stage":3}'}, log_dir=tmp_path / "logs")
     resumed = train_here(
         monkeypatch,
         rank_environment(
