@@ -58,9 +58,9 @@ def _resumed_smaller(before: AttemptRow, after: AttemptRow) -> bool:
 
 
 def _attempts(report: RunReport) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in ("attempt", "ranks", "layout", "from step", "kept", "lost", "s/step", "end"):
-        table.add_column(name)
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for name in ("#", "ranks", "layout", "from", "kept", "lost", "s/step", "end"):
+        table.add_column(name, no_wrap=True)
     for attempt in report.attempts:
         table.add_row(
             str(attempt.attempt),

@@ -94,6 +94,7 @@ class _Seen:
         self._attempts: set[str] = set()
         self._saved: set[int] = set()
         self._step_told_at_s = 0.0
+        self._progress_told = ""
 
     def news(self, run: RunView, *, now_s: float, with_steps: bool) -> list[str]:
         """Return a line for everything that is new since the last call."""
@@ -109,9 +110,9 @@ class _Seen:
         told += [f"checkpoint of step {step} is durable" for step in sorted(run.saved - self._saved)]
         self._saved |= run.saved
         due = with_steps and now_s - self._step_told_at_s >= _PLAIN_STEP_INTERVAL_S
-        if due and current is not None and current.last is not None:
-            self._step_told_at_s = now_s
-            told.append(_progress(run, current))
+        if due and current is not None and (progress := _progress(run, current)) != self._progress_told:
+            self._step_told_at_s, self._progress_told = now_s, progress
+            told.append(progress)
         return told
 
 

@@ -45,7 +45,7 @@ class AttemptView:
     @property
     def name(self) -> str:
         """Short name: the number of the launch, and of the generation once there is more than one."""
-        return str(self.attempt) if self.generation == 0 else f"{self.generation}.{self.attempt}"
+        return str(self.attempt) if self.generation <= 1 else f"{self.generation}.{self.attempt}"
 
     @property
     def last_node(self) -> NodeId | None:

@@ -23,7 +23,7 @@ def good() -> RunReport:
 
 def _text(report: RunReport) -> str:
     out = io.StringIO()
-    Console(file=out, width=110).print(summary(report))
+    Console(file=out, width=80).print(summary(report))
     return out.getvalue()
 
 
@@ -35,7 +35,8 @@ def test_a_run_that_was_preempted_and_resumed_smaller_is_what_the_demo_promises(
 def test_the_summary_fits_one_screen_and_shows_attempts_ledger_loss_and_cost(good):
     text = _text(good)
     assert len(text.splitlines()) <= 40
-    for expected in ("preempted", "held-out loss at step 80: 2.310 nats/byte (gate 2.8: passed)", "useful", "USD"):
+    held_out = "held-out loss at step 80: 2.310 nats/byte (gate 2.8: passed)"
+    for expected in ("dp=4 zero=0 micro=1x2", "preempted", "succeeded", held_out, "useful", "USD"):
         assert expected in text
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from airflow_llmsched.cli.demo_view import DemoView
+from airflow_llmsched.cli.demo_view import DemoView, _Seen
 from tests.support.demo_run import node_report, view
 
 
@@ -40,6 +40,14 @@ def test_off_a_terminal_training_is_told_without_repeating_itself(plain):
         "checkpoint of step 2 is durable",
         "attempt 1, 4 ranks: step 2/100, loss 3.980",
     ]
+
+
+def test_training_that_stands_still_is_told_once():
+    seen = _Seen()
+    run = view(node_report("n0", 1, ranks=[0], steps=[40]))
+    told = [seen.news(run, now_s=now_s, with_steps=True) for now_s in (100.0, 200.0, 300.0)]
+    assert told[0][-1] == "attempt 1, 1 ranks: step 40/100, loss 3.600"
+    assert told[1:] == [[], []]
 
 
 def test_the_next_attempt_is_told_with_its_ranks_and_where_it_resumed(plain):
