@@ -17,11 +17,11 @@ from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.launch import build_gang, channel_root_of
 from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
+from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
-from airflow_llmsched.domain.progress import ChannelCursor
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError, TransientError
 from airflow_llmsched.planner.policies.failure import decide
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
@@ -216,7 +216,7 @@ class Effects:
             self._clock.sleep(STOP_POLL_S)
 
     def _last_step(self, channel_root: str) -> int | None:
-        reports, _ = self._open_channel(channel_root).read(ChannelCursor(positions={}))
+        reports = read_all(self._open_channel(channel_root))
         steps = [step.step for report in reports for step in report.steps]
         steps += [rank.step for report in reports for rank in report.ranks if rank.step is not None]
         return max(steps, default=None)

@@ -6,6 +6,7 @@ import contextlib
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.poller import HandOver, KeepWatching, Observation, PollVerdict, WatchState, observe
+from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
 
@@ -19,12 +20,25 @@ def look(engine: Engine, channel: RunChannel | None, watch: WatchState, clock: C
         return Observation(at_s=clock.now_s())
     try:
         status = engine.poll([watch.handle])[watch.handle]
-        reports, cursor = channel.read(watch.cursor)
+        reports, cursor = _read(channel, watch.cursor, to_the_end=status.phase.ended)
         if watch.lease_s is not None and not status.phase.ended:
             channel.renew(until_s=clock.now_s() + watch.lease_s)
     except TransientError as error:
         return Observation(at_s=clock.now_s(), error=str(error))
-    return Observation(at_s=clock.now_s(), status=status, reports=tuple(reports), cursor=cursor)
+    return Observation(at_s=clock.now_s(), status=status, reports=reports, cursor=cursor)
+
+
+def _read(
+    channel: RunChannel, cursor: ChannelCursor, *, to_the_end: bool
+) -> tuple[tuple[NodeReport, ...], ChannelCursor]:
+    """Read once, or until nothing new comes: one read is bounded, and an ended gang's last step must be among them."""
+    found: list[NodeReport] = []
+    while True:
+        reports, further = channel.read(cursor)
+        found += reports
+        if not to_the_end or further == cursor:
+            return tuple(found), further
+        cursor = further
 
 
 def step(engine: Engine, channel: RunChannel | None, watch: WatchState, clock: Clock) -> tuple[WatchState, PollVerdict]:

@@ -34,6 +34,7 @@ class SimLine:
         self._ordered_checkpoint = False
         self._noticed: set[NodeId] = set()
         self._closed = False
+        self._reported_at_s = float("-inf")
         self.stop_reason: str | None = None
         self.lease_until_s: float | None = None
 
@@ -82,9 +83,11 @@ class SimLine:
         gang = self._gang
         if gang is None or self._closed:
             return
-        self._closed = gang.phase.ended
-        step, heartbeat_s = self._progress
         at_s = gang.ended_at_s if gang.ended_at_s is not None else self._world.time_s
+        if at_s == self._reported_at_s and not (self._steps or self._spans or self._marks):
+            return  # agents report once per interval, however often control reads
+        self._closed, self._reported_at_s = gang.phase.ended, at_s
+        step, heartbeat_s = self._progress
         for index, node in enumerate(gang.spec.placement.nodes):
             slots = gang.spec.placement.on(node)
             mine = {slot.rank for slot in slots}

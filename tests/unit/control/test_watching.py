@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from airflow_llmsched.control import events as ev
@@ -9,7 +11,9 @@ from airflow_llmsched.control.context import Watch
 from airflow_llmsched.control.poller import HandOver, KeepWatching, WatchState
 from airflow_llmsched.control.watching import look, step, watch
 from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.errors import InternalError
+from airflow_llmsched.sim.channel import SimChannel
 from airflow_llmsched.sim.scripts import RankFails, SimTraining
 from tests.support.sim_house import SimHouse
 
@@ -41,6 +45,28 @@ def test_look_that_fails_is_an_observation(what: str) -> None:
     seen = look(house.engine, house.hub.open(state.channel_root), state, house.clock)
     assert seen.status is None
     assert seen.error
+
+
+def test_look_at_an_ended_gang_reads_to_the_end_though_one_read_is_bounded() -> None:
+    house = SimHouse(training=SimTraining(num_steps=10))
+    state = watched(house)
+    channel = house.hub.open(state.channel_root)
+    for _ in range(30):
+        house.clock.sleep(1.0)
+        channel.read(state.cursor)
+
+    class OneAtATime(SimChannel):
+        def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+            found, _ = super().read(cursor)
+            positions = dict(cursor.positions)
+            for report in found[:1]:
+                positions[report.node] = positions.get(report.node, 0) + 1
+            return found[:1], ChannelCursor(positions=positions)
+
+    slow = OneAtATime(house.hub, state.channel_root)
+    event = watch(house.engine, slow, state, house.clock)
+    assert isinstance(event, ev.GangEnded)
+    assert (event.fault, event.last_step) == (None, 10)
 
 
 def test_fault_of_our_own_is_not_taken_for_a_failed_look() -> None:
