@@ -348,6 +348,45 @@ def test_full_disk_under_the_channel_ends_the_gang_and_names_the_file(harness: L
     assert harness.processes(handle) == []
 
 
+def test_rank_that_fills_the_disk_with_its_log_ends_the_gang_with_the_disk_as_the_reason(tmp_path: Path) -> None:
+    """Engine, logs and channel on one real file system of 2 MB, in a mount namespace of its own."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    repo = str(Path(__file__).resolve().parents[2])
+    # A namespace of its own needs no root where user namespaces are allowed, and root needs no user namespace.
+    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    command = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" -c "$3" "$1" "$4"'
+    argv = [*unshare, "sh", "-c", command, "sh", str(mount), sys.executable, FILL_DISK, TALKATIVE]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=repo)
+    assert done.stderr == ""
+    phase, fault, left, reason = done.stdout.split(" ", 3)
+    assert (phase, fault, left) == ("failed", "disk_full", "0")
+    assert str(mount) in reason
+    assert "No space left" in reason
+
+
+TALKATIVE = """
+import os, time
+while os.environ["RANK"] == "1":
+    print("x" * 1000, flush=True)
+time.sleep(1e6)
+"""
+
+FILL_DISK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, ".")
+from airflow_llmsched.testing.engine_contract import HANGS, ended, gang_of, submit
+from tests.support.local_engine import LocalHarness
+harness = LocalHarness(Path(sys.argv[1]))
+gang = gang_of(harness, [HANGS] * 2, grace_s=0.5)
+handle = submit(harness, harness.run_python(gang, sys.argv[2]))
+status = ended(harness, handle)
+print(status.phase.value, status.fault and status.fault.value, len(harness.processes(handle)), status.reason)
+harness.close()
+"""
+
+
 def test_orders_and_notices_reach_the_ranks(harness: LocalHarness) -> None:
     program = """
     import sys, time

@@ -66,7 +66,7 @@ class LocalEngine:
         """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
         with _looking("find"):
             keys = [_parse(name) for name in self._client.names()]
-        mine = [each for each in keys if each is not None and each.run == key]
+        mine = [each for each in keys if each.run == key]
         return [self._handle(each) for each in sorted(mine, key=lambda each: (each.generation, each.attempt))]
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
@@ -141,11 +141,9 @@ class LocalEngine:
                 raise CapacityError(f"slots {taken} of node {node} are in use by another gang; wait, or use others")
 
 
-def _parse(name: str) -> AttemptKey | None:
-    """Return the key whose name this is, or None for a directory of something else."""
-    run, generation, attempt = ([*name.rsplit("-", 2)] + [""] * 3)[:3]
-    if generation[:1] != "g" or attempt[:1] != "a" or not (generation[1:].isdigit() and attempt[1:].isdigit()):
-        return None
+def _parse(name: str) -> AttemptKey:
+    """Return the key whose name this is."""
+    run, generation, attempt = name.rsplit("-", 2)
     return AttemptKey(run=RunKey(run), generation=int(generation[1:]), attempt=int(attempt[1:]))
 
 

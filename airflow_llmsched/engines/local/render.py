@@ -14,7 +14,7 @@ from airflow_llmsched.errors import SpecError
 NAME = "local"
 VERSION = 1
 
-_ATTEMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ATTEMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}-g[0-9]{1,9}-a[0-9]{1,9}")
 _RESERVED = "LLMSCHED_"
 _AGENT_SETS = frozenset(
     f"{_RESERVED}{name}"
@@ -29,7 +29,7 @@ def render(gang: GangSpec, *, nodes: Sequence[NodeId], slots_per_node: int) -> L
 
 
 def is_attempt_name(name: str) -> bool:
-    """Whether ``name`` can be an attempt's: one path component without surprises."""
+    """Whether ``name`` has the form ``<run>-g<generation>-a<attempt>`` and is one path component, no surprises."""
     return _ATTEMPT_NAME.fullmatch(name) is not None
 
 

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_llmsched import agent
+from airflow_llmsched.agent import api, wire
+from airflow_llmsched.agent.spool import LineReader, write_json
+
+
+@pytest.fixture
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(wire.SPOOL, str(tmp_path))
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv(wire.RANK_STARTED_S, "1000.5")
+    monkeypatch.setattr(api, "_state", None)
+    return tmp_path
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (wire.SPOOL, "RANK", wire.RANK_STARTED_S, wire.LAYOUT):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(api, "_state", None)
+    monkeypatch.chdir(tmp_path)
+
+
+def records(spool: Path) -> list[dict[str, Any]]:
+    return LineReader(str(spool / "rank-2.jsonl")).read()
+
+
+def orders(spool: Path, *, checkpoint_seq: int = 0, stop: str | None = None) -> None:
+    write_json(spool / wire.ORDERS, {"v": 1, "checkpoint_seq": checkpoint_seq, "stop": stop})
+
+
+def test_importing_the_agent_is_cheap_and_brings_nothing_of_ours_or_others() -> None:
+    program = (
+        "import sys, time; import airflow_llmsched; before = set(sys.modules); t = time.perf_counter()\n"
+        "import airflow_llmsched.agent\n"
+        "print(time.perf_counter() - t, sorted(set(sys.modules) - before))"
+    )
+    runs = [subprocess.check_output([sys.executable, "-c", program], text=True).split(" ", 1) for _ in range(3)]
+    assert min(float(seconds) for seconds, _ in runs) < 0.015
+    assert {modules.strip() for _, modules in runs} == {"['airflow_llmsched.agent']"}
+
+
+def test_using_the_agent_loads_the_standard_library_only() -> None:
+    program = (
+        "import sys; from airflow_llmsched import agent; agent.heartbeat(); agent.layout()\n"
+        "tops = {name.split('.')[0] for name in sys.modules if not name.startswith('_')}\n"
+        "print(sorted(tops - set(sys.stdlib_module_names) - {'airflow_llmsched'}))\n"
+        "print(sorted(name for name in sys.modules if name.startswith('airflow_llmsched')))"
+    )
+    foreign, ours = subprocess.check_output([sys.executable, "-S", "-c", program], text=True, cwd=repo()).splitlines()
+    assert foreign == "[]"
+    assert all(name == "airflow_llmsched" or name.startswith("airflow_llmsched.agent") for name in eval(ours))
+
+
+def repo() -> Path:
+    return Path(__file__).resolve().parents[3]
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'reprot'"):
+        agent.reprot  # noqa: B018
+
+
+def test_everything_is_quiet_outside_a_gang(outside: None, tmp_path: Path) -> None:
+    agent.ready()
+    agent.report(step=1, loss=2.0, tokens=3)
+    with agent.saving(step=1):
+        agent.checkpoint_saved(step=1, path="x")
+    with agent.evaluating():
+        agent.heartbeat()
+    assert not agent.stop_requested()
+    assert not agent.checkpoint_requested()
+    assert list(tmp_path.iterdir()) == []
+    assert agent.layout() == agent.RankLayout(
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        node="",
+        degrees={},
+        attempt=0,
+        resume_from=None,
+        checkpoint_root=None,
+    )
+
+
+def test_layout_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", wire.NODE: "n1", wire.ATTEMPT: "2"}
+    told |= {wire.LAYOUT: '{"dp":4}', wire.RESUME_FROM: "/c/step-7", wire.CHECKPOINT_ROOT: "/c"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert agent.layout() == (3, 1, 4, "n1", {"dp": 4}, 2, "/c/step-7", "/c")
+
+
+def test_init_span_runs_from_the_start_of_the_rank_and_is_told_once(spool: Path) -> None:
+    agent.ready()
+    agent.ready()
+    (span,) = records(spool)
+    assert (span["kind"], span["span"], span["start_s"]) == ("span", "init", 1000.5)
+    assert abs(span["end_s"] - time.time()) < 10
+
+
+def test_step_begins_where_the_step_or_span_before_it_ended(spool: Path) -> None:
+    agent.ready()
+    agent.report(step=1, loss=2.5, tokens=10)
+    with agent.saving(step=1):
+        pass
+    agent.report(step=2, loss=2.0, tokens=10)
+    with agent.evaluating():
+        pass
+    agent.report(step=3, loss=1.5, tokens=10)
+    told = [record for record in records(spool) if record["kind"] in ("span", "step")]
+    assert [record.get("span", record.get("step")) for record in told] == ["init", 1, "save", 2, "evaluate", 3]
+    ends = [record["end_s"] for record in told]
+    for index, record in enumerate(told[1:], start=1):
+        if record["kind"] == "step":
+            assert record["start_s"] == ends[index - 1]
+        else:
+            assert record["start_s"] >= ends[index - 1]
+
+
+def test_failed_save_is_measured_all_the_same(spool: Path) -> None:
+    with pytest.raises(ValueError, match="boom"), agent.saving(step=4):
+        raise ValueError("boom")
+    assert [record["kind"] for record in records(spool)] == ["beat", "span"]
+
+
+def test_checkpoint_request_holds_until_the_next_save_and_repeats_are_harmless(spool: Path) -> None:
+    assert not agent.checkpoint_requested()
+    orders(spool, checkpoint_seq=1)
+    assert agent.checkpoint_requested()
+    orders(spool, checkpoint_seq=3)
+    assert agent.checkpoint_requested()
+    agent.checkpoint_saved(step=5, path="/c/step-5")
+    assert not agent.checkpoint_requested()
+    orders(spool, checkpoint_seq=4)
+    assert agent.checkpoint_requested()
+
+
+def test_request_that_came_unseen_during_a_save_is_not_lost(spool: Path) -> None:
+    orders(spool, checkpoint_seq=1)
+    assert agent.checkpoint_requested()
+    orders(spool, checkpoint_seq=2)
+    agent.checkpoint_saved(step=5, path="/c/step-5")
+    assert agent.checkpoint_requested()
+
+
+def test_stop_is_requested_by_an_order_with_a_reason(spool: Path) -> None:
+    orders(spool)
+    assert not agent.stop_requested()
+    orders(spool, stop="the plan changed")
+    assert agent.stop_requested()
+
+
+def test_trouble_with_files_is_counted_and_said_once_and_never_raised(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (spool / "rank-2.jsonl").symlink_to("/dev/full")
+    (spool / wire.ORDERS).write_text("{")
+    for step in range(3):
+        agent.report(step=step, loss=1.0, tokens=1)
+    assert not agent.stop_requested()
+    assert api._rank().num_troubles == 4
+    assert capsys.readouterr().err.count("llmsched:") == 1
+
+
+def test_a_report_and_a_question_cost_microseconds(spool: Path) -> None:
+    orders(spool)
+    agent.ready()
+
+    def per_call_s() -> float:
+        start_s = time.perf_counter()
+        for step in range(500):
+            agent.report(step=step, loss=1.0, tokens=1)
+            agent.stop_requested()
+        return (time.perf_counter() - start_s) / 1000
+
+    assert min(per_call_s() for _ in range(5)) < 50e-6
+
+
+def test_records_are_json_lines(spool: Path) -> None:
+    agent.checkpoint_saved(step=1, path='odd "path"\n')
+    (line,) = (spool / "rank-2.jsonl").read_text().splitlines()
+    assert json.loads(line)["path"] == 'odd "path"\n'

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_llmsched.agent import wire
+from airflow_llmsched.agent.collect import Collector
+from airflow_llmsched.agent.spool import LineWriter
+
+
+def write(spool: Path, rank: int, *records: dict[str, object]) -> None:
+    writer = LineWriter(str(spool / wire.rank_spool_name(rank)))
+    for record in records:
+        writer.append(record)
+    writer.close()
+
+
+def started(rank: int, *, at_s: float = 1.0) -> dict[str, object]:
+    return wire.start_record(rank=rank, local_rank=0, pid=100 + rank, start_ticks=5, wrapper="1:2:b", at_s=at_s)
+
+
+def step(number: int) -> dict[str, object]:
+    return wire.step_record(step=number, start_s=number, end_s=number + 0.5, loss=2.0, num_tokens=64)
+
+
+def test_report_holds_what_no_report_held_before(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0")
+    write(tmp_path, 0, started(0), step(1), wire.mark_record(step=1, path="/c", at_s=2.0))
+    write(tmp_path, 1, started(1), wire.span_record(span="save", start_s=3.0, end_s=4.0, step=1))
+    collector.read()
+    first = collector.report(now_s=5.0)
+    assert (first["node"], first["seq"], first["at_s"]) == ("n0", 1, 5.0)
+    assert first["steps"] == [{"step": 1, "start_s": 1, "end_s": 1.5, "loss": 2.0, "num_tokens": 64}]
+    assert first["spans"] == [{"kind": "save", "rank": 1, "start_s": 3.0, "end_s": 4.0, "step": 1}]
+    assert first["marks"] == [{"step": 1, "path": "/c", "at_s": 2.0}]
+    assert first["ranks"] == [
+        {"rank": 0, "step": 1, "heartbeat_s": 2.0, "pid": 100},
+        {"rank": 1, "step": None, "heartbeat_s": 4.0, "pid": 101},
+    ]
+    collector.read()
+    second = collector.report(now_s=6.0)
+    assert (second["seq"], second["steps"], second["spans"], second["marks"]) == (2, [], [], [])
+    assert second["ranks"] == first["ranks"]
+
+
+def test_only_rank_0_tells_the_gangs_steps(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n1")
+    write(tmp_path, 2, started(2), step(1), step(2))
+    collector.read()
+    report = collector.report(now_s=9.0)
+    assert report["steps"] == []
+    assert report["ranks"][0]["step"] == 2
+
+
+def test_end_and_start_are_kept_per_rank(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0")
+    end = wire.end_record(rank=0, exit_code=3, signal=None, at_s=7.0)
+    write(tmp_path, 0, started(0, at_s=1.5), wire.beat_record(at_s=6.0), end)
+    collector.read()
+    view = collector.ranks[0]
+    assert (view.started_at_s, view.heartbeat_s, view.end) == (1.5, 6.0, end)
+
+
+def test_other_files_and_foreign_lines_are_left_alone(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0")
+    (tmp_path / "orders.json").write_text("{}")
+    (tmp_path / "rank-x.jsonl").write_text('{"kind":"step"}\n')
+    (tmp_path / "rank-0.jsonl").write_text('{"kind":"step"}\n{"other":1}\nnot json\n{"kind":"beat","at_s":4.0}\n')
+    collector.read()
+    assert list(collector.ranks) == [0]
+    assert collector.ranks[0].heartbeat_s == 4.0

@@ -1,0 +1,173 @@
+"""The supervisor by itself: one node, no engine. How gangs of several nodes end is in tests/contract."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_llmsched import codec
+from airflow_llmsched.agent import proc, supervisor
+from airflow_llmsched.agent.gangdir import GangDir
+from airflow_llmsched.agent.spool import LineReader, create_json, read_json, write_json
+from airflow_llmsched.domain.progress import NodeReport
+from tests.support.local_engine import wait_until
+
+NAME = f"ls-supervisor-{os.getpid()}-g1-a1"
+
+
+class Node:
+    """One attempt of one node, with as many ranks as ``program`` is to run on."""
+
+    def __init__(self, root: Path, program: str, *, num_ranks: int = 1, **changes: Any) -> None:
+        self.gang = GangDir(root / NAME)
+        self.files = self.gang.node("n0")
+        self.files.make()
+        self.up = root / "channel" / "up" / "n0.jsonl"
+        body = {
+            "launcher": "plain",
+            "attempt_name": NAME,
+            "run_key": "ls-supervisor",
+            "generation": 1,
+            "attempt": 1,
+            "command": [sys.executable, "-S", "-E", "-c", program],
+            "environment": {},
+            "layout": {"dp": num_ranks},
+            "world_size": num_ranks,
+            "nodes": [{"node": "n0", "ranks": list(range(num_ranks))}],
+            "channel_root": str(root / "channel"),
+            "start_limit_s": 30.0,
+            "grace_s": 0.5,
+            "exit_grace_s": 5.0,
+            "flush_interval_s": 0.1,
+            "lease_s": None,
+        }
+        write_json(self.gang.request, {"v": 1, "submitted_at_s": time.time(), "body": {**body, **changes}})
+
+    def start(self, *, go: bool = True) -> proc.Process:
+        """Start the supervisor and return it."""
+        marks = self.gang.marks(NAME, "n0")
+        argv = [sys.executable, "-m", "airflow_llmsched.agent.supervisor", str(self.gang.path), "n0"]
+        assert subprocess.run(argv, env={**os.environ, **marks}, check=False, timeout=60).returncode == 0
+        if go:
+            create_json(self.gang.go, {"v": 1, "at_s": time.time()})
+        found = self.files.supervisor()
+        assert found is not None
+        return found
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the exit record."""
+        wait_until(self.files.exit.exists, 60)
+        record = read_json(self.files.exit)
+        assert record is not None
+        return record
+
+    def processes(self) -> list[proc.Process]:
+        return proc.marked(self.gang.marks(NAME, "n0"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    marks = GangDir(tmp_path / NAME).marks(NAME, "n0")
+    proc.end_all(lambda: proc.marked(marks), grace_s=0.0)
+
+
+def test_node_whose_ranks_exit_0_is_done_and_told_so_in_whole_reports(root: Path) -> None:
+    node = Node(root, "print('bye')", num_ranks=2)
+    node.start()
+    record = node.end()
+    assert (record["outcome"], record["fault"], record["reason"]) == ("done", None, "")
+    assert [(end["rank"], end["exit_code"], end["log_tail"], end["forced"]) for end in record["ends"]] == [
+        (0, 0, "bye", False),
+        (1, 0, "bye", False),
+    ]
+    reports = [codec.from_plain(NodeReport, plain) for plain in LineReader(str(node.up)).read()]
+    assert [report.seq for report in reports] == list(range(1, len(reports) + 1))
+    assert [progress.rank for progress in reports[-1].ranks] == [0, 1]
+    wait_until(lambda: node.processes() == [], 10)
+
+
+def test_nothing_starts_before_go(root: Path) -> None:
+    node = Node(root, "pass")
+    node.start(go=False)
+    wait_until(node.files.alive.exists, 60)
+    wait_until(lambda: len(LineReader(str(node.up)).read()) >= 3, 60)
+    assert list(node.files.spool.glob("*.jsonl")) == []
+    create_json(node.gang.go, {"v": 1, "at_s": 0.0})
+    assert node.end()["outcome"] == "done"
+
+
+def test_go_that_never_comes_ends_the_wait_at_the_start_limit(root: Path) -> None:
+    node = Node(root, "pass", start_limit_s=0.5)
+    node.start(go=False)
+    assert node.end()["fault"] == "start_timeout"
+
+
+def test_second_supervisor_of_a_node_leaves_it_to_the_first(root: Path) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    first = node.start()
+    wait_until(node.files.started.exists, 60)
+    assert node.start() == first
+    wait_until(lambda: len(node.processes()) == 3, 10)  # supervisor, wrapper, rank
+
+
+def test_supervisor_stands_by_itself_in_a_session_of_its_own(root: Path) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    process = node.start()
+    assert os.getsid(process.pid) == process.pid
+    stat = proc.read_stat(process.pid)
+    assert stat is not None
+    assert stat.parent_pid not in (os.getpid(), 0)
+
+
+def test_supervisor_told_to_end_ends_its_ranks_and_says_so(root: Path) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    process = node.start()
+    wait_until(node.files.started.exists, 60)
+    proc.send(process, signal.SIGTERM)
+    record = node.end()
+    assert (record["outcome"], record["fault"]) == ("terminated", "node_lost")
+    assert [(end["signal"], end["forced"]) for end in record["ends"]] == [(signal.SIGTERM, True)]
+    wait_until(lambda: node.processes() == [], 10)
+
+
+def test_rank_whose_wrapper_was_killed_counts_as_killed(root: Path) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    node.start()
+    wait_until(node.files.started.exists, 60)
+    (start,) = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
+    proc.send(proc.Process.parse(start["wrapper"]), signal.SIGKILL)
+    record = node.end()
+    assert record["fault"] == "rank_failed"
+    assert [(end["signal"], end["forced"]) for end in record["ends"]] == [(signal.SIGKILL, False)]
+    wait_until(lambda: node.processes() == [], 10)
+
+
+def test_channel_that_cannot_be_made_fails_the_start_and_names_the_path(root: Path) -> None:
+    (root / "channel").write_text("a file is in the way")
+    node = Node(root, "pass")
+    node.start()
+    record = node.end()
+    assert record["fault"] == "start_failed"
+    assert str(root / "channel") in record["reason"]
+
+
+def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert supervisor.main(["only one"]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_directory_that_is_no_attempt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nodes" / "n0").mkdir(parents=True)
+    argv = [sys.executable, "-m", "airflow_llmsched.agent.supervisor", str(tmp_path), "n0"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "is no attempt's directory" in done.stderr

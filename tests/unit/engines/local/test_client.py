@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_llmsched.agent import proc
+from airflow_llmsched.agent.spool import read_json
+from airflow_llmsched.domain.gang import LaunchRequest
+from airflow_llmsched.engines.local.client import spawn_supervisors
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.testing.engine_contract import HANGS, gang_of
+from tests.support.local_engine import LocalHarness, wait_until
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    harness.close()
+
+
+def request(harness: LocalHarness, num_ranks: int = 2) -> LaunchRequest:
+    return harness.engine.render(gang_of(harness, [HANGS] * num_ranks))
+
+
+def test_attempt_appears_at_once_and_only_once(harness: LocalHarness) -> None:
+    asked = request(harness)
+    name = asked.key.name
+    with harness.client.exclusive():
+        assert not harness.client.exists(name)
+        harness.client.create(asked)
+        assert harness.client.exists(name)
+        with pytest.raises(OSError, match="not empty"):
+            harness.client.create(asked)
+    assert harness.client.names() == [name]
+    assert [path.name for path in (harness.root / "engine" / "gangs").iterdir()] == [name]
+    assert harness.client.request(name)["body"] == asked.body
+
+
+def test_names_that_are_no_attempt_do_not_exist(harness: LocalHarness) -> None:
+    for name in ("", "..", "../nodes", "a/b", ".new-1"):
+        assert not harness.client.exists(name)
+
+
+def test_exclusive_keeps_others_out_even_in_one_process(harness: LocalHarness) -> None:
+    inside: list[str] = []
+
+    def enter() -> None:
+        with harness.client.exclusive():
+            inside.append("second")
+
+    with harness.client.exclusive():
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(0.3)
+        inside.append("first")
+    thread.join()
+    assert inside == ["first", "second"]
+
+
+def test_missing_request_is_not_an_absent_gang(harness: LocalHarness) -> None:
+    asked = request(harness)
+    with harness.client.exclusive():
+        harness.client.create(asked)
+    harness.client.gang(asked.key.name).request.unlink()
+    with pytest.raises(CouldNotLookError, match="look again"):
+        harness.client.request(asked.key.name)
+
+
+def test_supervisors_started_twice_are_one_per_node(harness: LocalHarness) -> None:
+    asked = request(harness, 4)
+    name = asked.key.name
+    with harness.client.exclusive():
+        harness.client.create(asked)
+    gang = harness.client.gang(name)
+    for _ in range(2):
+        spawn_supervisors(gang, name, ["n0", "n1"])
+    marked = [process for node in ("n0", "n1") for process in proc.marked(gang.marks(name, node))]
+    wait_until(lambda: all(gang.node(node).alive.exists() for node in ("n0", "n1")), 30)
+    assert marked == [gang.node("n0").supervisor(), gang.node("n1").supervisor()]
+    assert harness.client.used_slots() == {"n0": frozenset({0, 1}), "n1": frozenset({0, 1})}
+    harness.client.stop(name, grace_s=0.5)
+    assert harness.client.used_slots() == {}
+    record = read_json(gang.node("n1").exit)
+    assert record is not None
+    assert record["outcome"] == "stopped"
+
+
+def test_launch_after_a_stop_starts_nothing(harness: LocalHarness) -> None:
+    asked = request(harness)
+    with harness.client.exclusive():
+        harness.client.create(asked)
+    harness.client.stop(asked.key.name, grace_s=0.0)
+    harness.client.launch(asked.key.name)
+    assert proc.marked(harness.client.gang(asked.key.name).marks(asked.key.name, "n0")) == []
+
+
+def test_node_is_down_until_it_returns(harness: LocalHarness) -> None:
+    with harness.client.exclusive():
+        harness.client.take_down("n0", {"return_at_s": 50.0, "reason": "preempted"})  # type: ignore[arg-type]
+    down = harness.client.downtime("n0", now_s=49.0)  # type: ignore[arg-type]
+    assert down is not None
+    assert down["reason"] == "preempted"
+    assert harness.client.downtime("n0", now_s=50.0) is None  # type: ignore[arg-type]
+    assert harness.client.downtime("n1", now_s=0.0) is None  # type: ignore[arg-type]

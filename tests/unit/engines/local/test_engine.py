@@ -1,0 +1,121 @@
+"""What the engine promises beyond the engine contract, which tests/contract runs against it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_llmsched import registry
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.engines.local.engine import LocalEngine
+from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.testing.engine_contract import HANGS, attempt_key, gang_of, submit
+from tests.support.local_engine import LocalHarness
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    harness.close()
+
+
+def test_topology_has_as_many_nodes_and_slots_as_asked_for(tmp_path: Path) -> None:
+    engine = LocalEngine(root=str(tmp_path / "fresh"), num_nodes=3, slots_per_node=4, node_shape="toy")
+    tree = engine.topology()
+    assert tree.levels == ("host",)
+    assert [(node.id, node.path, node.shape, node.num_slots, node.num_free_slots) for node in tree.nodes] == [
+        (name, (name,), "toy", 4, 4) for name in ("n0", "n1", "n2")
+    ]
+    assert not (tmp_path / "fresh").exists(), "looking leaves no trace"
+
+
+@pytest.mark.parametrize(
+    "options", [{"root": "relative"}, {"root": "/x", "num_nodes": 0}, {"root": "/x", "slots_per_node": 0}]
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(SpecError):
+        LocalEngine(**options)  # type: ignore[arg-type]
+
+
+def test_submits_of_one_attempt_at_the_same_time_start_one_gang(harness: LocalHarness) -> None:
+    gang = gang_of(harness, [HANGS] * 4)
+    handles: list[GangHandle] = []
+    threads = [threading.Thread(target=lambda: handles.append(submit(harness, gang))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(handles) == 4
+    assert len(set(handles)) == 1
+    harness.advance_until(lambda: harness.num_live_ranks(handles[0]) == 4, 30)
+    assert len(harness.processes(handles[0])) == 2 + 4 + 4
+
+
+def test_request_of_another_attempt_or_engine_is_refused(harness: LocalHarness) -> None:
+    request = harness.engine.render(gang_of(harness, [HANGS]))
+    with pytest.raises(SpecError, match="not rendered"):
+        harness.engine.submit(request, key=attempt_key())
+    with pytest.raises(SpecError, match="not rendered"):
+        harness.engine.submit(replace(request, engine="other"), key=request.key)
+
+
+def test_attempts_are_found_by_their_whole_run_key(harness: LocalHarness) -> None:
+    keys = [AttemptKey(run=RunKey(run), generation=1, attempt=1) for run in ("ls-a", "ls-a-g1-a1", "ls-ab")]
+    for key in keys:
+        with harness.client.exclusive():
+            harness.client.create(harness.engine.render(gang_of(harness, [HANGS], key=key)))
+    (harness.root / "engine" / "gangs" / "something-else").mkdir()
+    for key in keys:
+        assert [handle.key for handle in harness.engine.find(key.run)] == [key]
+
+
+def test_later_generations_and_tenth_attempts_come_in_order(harness: LocalHarness) -> None:
+    run = RunKey("ls-order")
+    keys = [AttemptKey(run=run, generation=g, attempt=a) for g, a in ((1, 9), (1, 10), (2, 1), (10, 1))]
+    for key in reversed(keys):
+        with harness.client.exclusive():
+            harness.client.create(harness.engine.render(gang_of(harness, [HANGS], key=key)))
+    assert [handle.key for handle in harness.engine.find(run)] == keys
+
+
+def test_state_that_cannot_be_read_is_never_taken_for_absent(harness: LocalHarness) -> None:
+    gang = gang_of(harness, [HANGS])
+    with harness.client.exclusive():
+        harness.client.create(harness.engine.render(gang))
+    handle = harness.engine.find(gang.key.run)[0]
+    harness.client.gang(handle.native_id).request.write_text('{"torn":')
+    for look in (
+        lambda: harness.engine.poll([handle]),
+        harness.engine.topology,
+        lambda: harness.engine.stop(handle, grace_s=0.0),
+        lambda: submit(harness, gang),
+    ):
+        with pytest.raises(CouldNotLookError, match="look again"):
+            look()
+    harness.client.gang(handle.native_id).request.write_text("{}")
+    with pytest.raises(CouldNotLookError):
+        harness.engine.topology()
+
+
+def test_handle_that_points_elsewhere_touches_nothing(harness: LocalHarness) -> None:
+    key = attempt_key()
+    for native_id in ("../../etc", "", "a b"):
+        handle = GangHandle(engine="local", key=key, native_id=native_id)
+        assert harness.engine.poll([handle])[handle].phase is GangPhase.LOST
+        harness.engine.stop(handle, grace_s=0.0)
+        assert harness.engine.log_tail(handle, rank=0, num_lines=5) == ""
+
+
+def test_preempting_a_node_that_is_not_there_names_those_that_are(harness: LocalHarness) -> None:
+    with pytest.raises(SpecError, match="n0, n1"):
+        harness.engine.preempt("n9", grace_s=0.0)
+
+
+def test_engine_is_registered_under_its_name() -> None:
+    assert registry.load(registry.AdapterGroup.ENGINES, LocalEngine.name) is LocalEngine
