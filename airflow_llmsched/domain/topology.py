@@ -45,6 +45,8 @@ class TopologyTree:
 
     def domains(self, level: str) -> Mapping[tuple[str, ...], tuple[TopologyNode, ...]]:
         """Nodes by domain of ``level``, in path order. Raises ``ValueError`` for an unknown level."""
+        if level not in self.levels:
+            raise ValueError(f"unknown level {level!r}: the topology has {', '.join(self.levels) or 'none'}")
         depth = self.levels.index(level) + 1
         grouped: dict[tuple[str, ...], list[TopologyNode]] = {}
         for node in sorted(self.nodes, key=lambda each: (each.path, each.id)):
