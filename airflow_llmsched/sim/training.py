@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from airflow_llmsched.domain.gang import GangPhase, RankEnd
+from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.progress import AgentSpan, AgentSpanKind, CheckpointMark, StepRecord
 from airflow_llmsched.sim.channel import SimChannelHub
@@ -142,12 +142,9 @@ class SimTrainer:
 
 def fence(gang: SimGang) -> None:
     """End a gang as its agents do when nobody renews their lease."""
-    slot = gang.spec.placement.slots[0]
-    end = RankEnd(rank=0, node=slot.node, exit_code=None, signal=15, at_s=gang.world.time_s)
     ending = Ending(
-        phase=GangPhase.FAILED,
+        phase=GangPhase.LOST,
         reason="agents stopped their ranks: the lease was not renewed",
         fault=FaultKind.GANG_LOST,
-        first_end=end,
     )
     gang.fall(ending, grace_s=gang.spec.grace_s)

@@ -102,4 +102,6 @@ def _recovery(fault: Fault, history: FailureHistory) -> Decision:
 
 
 def _with_log(reason: str, fault: Fault) -> str:
-    return f"{reason}\n{fault.log_tail}" if fault.log_tail else reason
+    if not fault.log_tail or fault.log_tail in reason:
+        return reason
+    return f"{reason}\n{fault.log_tail}"

@@ -66,6 +66,13 @@ def test_same_code_fault_twice_without_progress_ends_the_run_with_its_last_lines
     assert decision.reason.endswith("\nloss is nan")
 
 
+def test_last_lines_are_not_repeated_when_the_summary_holds_them() -> None:
+    told = Fault(kind=FaultKind.RANK_FAILED, summary="rank 1 failed:\nloss is nan", at_s=1.0, log_tail="loss is nan")
+    decision = decide(told, history_of(told), RetrySpec(max_code_failures=0))
+    assert isinstance(decision, Abort)
+    assert decision.reason.count("loss is nan") == 1
+
+
 def test_same_code_fault_after_progress_is_only_charged() -> None:
     decision = decide(CODE, history_of(CODE, CODE, progress_after=frozenset({0})), GENEROUS)
     assert isinstance(decision, Restart)
