@@ -13,7 +13,7 @@ from airflow_llmsched.domain.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """Times are Unix seconds. ``end_seen_at_s`` is when control learned of the end, ``status.ended_at_s`` when it was."""
+    """Times are Unix seconds. ``end_seen_at_s``: control learned of the end; ``status.ended_at_s``: it happened."""
 
     key: AttemptKey
     plan: Plan

@@ -34,7 +34,7 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """The checkpoint can be loaded, as far as ``depth`` shows. ``digest`` names its content (sha256 of its manifest)."""
+    """The checkpoint can be loaded, as far as ``depth`` shows. ``digest`` names its content: its manifest's sha256."""
 
     depth: VerifyDepth
     num_bytes: int

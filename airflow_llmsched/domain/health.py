@@ -47,7 +47,7 @@ FAILURE_CLASS: dict[FaultKind, FailureClass] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault, as detected at ``at_s`` (Unix seconds). ``log_tail`` holds the last lines of the rank that explains it."""
+    """One fault, as detected at ``at_s`` (Unix seconds). ``log_tail`` is the end of what the guilty rank wrote."""
 
     kind: FaultKind
     summary: str

@@ -25,8 +25,8 @@ def derive_run_key(
 ) -> RunKey:
     """Hash who the run is to a name legal on every engine.
 
-    ``run_after`` (ISO 8601, fixed at creation, unchanged by a clear) keeps a run that was deleted and created again under
-    the same id from finding the old journal. 100 bits: a collision among a million runs has odds of about 1e-18.
+    ``run_after`` (ISO 8601, fixed at creation, unchanged by a clear) keeps a run that was deleted and created again
+    under the same id from finding the old journal. 100 bits: a collision among a million runs has odds of about 1e-18.
     """
     parts = [deployment_id, dag_id, run_id, run_after, task_group_id, map_index]
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
@@ -35,7 +35,7 @@ def derive_run_key(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptKey:
-    """One launch: a clear starts a new ``generation``, a relaunch a new ``attempt`` (counted from 1 in each generation)."""
+    """One launch: a clear starts a new ``generation``, a relaunch a new ``attempt`` (from 1 in each generation)."""
 
     run: RunKey
     generation: int

@@ -64,7 +64,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPlaced:
-    """A refusal that counts its reasons (node counts) and says the smallest relaxation that would fit, if any is known."""
+    """A refusal that counts its reasons (in nodes) and says the smallest relaxation known to fit, if any is."""
 
     summary: str
     reasons: Mapping[str, int] = field(default_factory=dict)
