@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate as the command line says. Return 0, or 1 after one line on stderr that says what failed."""
     options = _parser().parse_args(arguments)
     quiet_torch()
+    # One thread adds up in one order, however many cores there are; and threads that share cores mostly wait.
+    torch.set_num_threads(1)
     try:
         result = evaluate(options.checkpoint, dataset=options.dataset, num_batches=options.num_batches)
         _write(Path(options.output), result)
