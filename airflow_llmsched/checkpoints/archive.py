@@ -78,9 +78,7 @@ class _Window(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
-        if base + offset < 0:
-            raise ValueError("negative position")
-        self._at = base + offset
+        self._at = base + offset  # the BufferedReader around it refuses a negative one
         return self._at
 
     def tell(self) -> int:

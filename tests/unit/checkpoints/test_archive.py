@@ -70,6 +70,16 @@ def test_a_tensor_whose_first_bytes_are_lost_is_damaged_and_an_object_in_a_form_
     check_items(tmp_path, [item(0, 100, tensor=False), item(0, 100, transformed=True), item(0, 0)])
 
 
+def test_an_item_too_short_for_an_archive_is_judged_without_its_neighbour(tmp_path: Path) -> None:
+    neighbour = archive(b"x" * 100)
+    for num_bytes in (4, 10, 21):
+        (tmp_path / "shard").write_bytes(neighbour + (b"PK\x03\x04" + b"\0" * 30)[:num_bytes])
+        with pytest.raises(
+            Torn, match=f"shard at byte {len(neighbour)} is no whole archive"
+        ):
+            check_items(tmp_path, [item(0, len(neighbour)), item(len(neighbour), num_bytes)])
+
+
 def test_safetensors_items_pass(tmp_path: Path) -> None:
     data = safetensors(b"x" * 64)
     (tmp_path / "shard").write_bytes(b"junk" + data)
