@@ -74,9 +74,7 @@ def test_an_item_too_short_for_an_archive_is_judged_without_its_neighbour(tmp_pa
     neighbour = archive(b"x" * 100)
     for num_bytes in (4, 10, 21):
         (tmp_path / "shard").write_bytes(neighbour + (b"PK\x03\x04" + b"\0" * 30)[:num_bytes])
-        with pytest.raises(
-            Torn, match=f"shard at byte {len(neighbour)} is no whole archive"
-        ):
+        with pytest.raises(Torn, match=f"shard at byte {len(neighbour)} is no whole archive"):
             check_items(tmp_path, [item(0, len(neighbour)), item(len(neighbour), num_bytes)])
 
 
