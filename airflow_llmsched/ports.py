@@ -93,7 +93,7 @@ class CheckpointFormat(Protocol):
     name: str
 
     def scan(self, root: str) -> Iterator[CheckpointRef]:
-        """Yield checkpoints below ``root``, highest step first, each complete or torn and why. An absent root has none."""
+        """Yield checkpoints below ``root``, highest step first, each complete or torn and why; none if it is absent."""
 
     def verify(self, ref: CheckpointRef, *, depth: VerifyDepth) -> Verdict:
         """Check ``ref`` as deep as asked. Raises ``CouldNotLookError`` when storage cannot be read."""
