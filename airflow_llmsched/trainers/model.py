@@ -80,8 +80,13 @@ class Attention(nn.Module):
         """Return what each position gathers from itself and those before it."""
         num_sequences, num_positions, _ = hidden.shape
         heads_BHTE = self.qkv(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # noqa: N806
-        turned_BHTE, value = heads_BHTE.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)  # noqa: N806
-        query, key = rotate(turned_BHTE, rotation).split((self.num_heads, self.num_kv_heads), dim=1)
+        num_turned = self.num_heads + self.num_kv_heads
+        turned_BHTE = rotate(heads_BHTE[:, :num_turned], rotation)  # noqa: N806  (queries and keys at once)
+        query, key, value = (
+            turned_BHTE[:, : self.num_heads],
+            turned_BHTE[:, self.num_heads :],
+            heads_BHTE[:, num_turned:],
+        )
         gathered = functional.scaled_dot_product_attention(
             query,
             key,
