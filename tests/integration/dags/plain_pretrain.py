@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from airflow.sdk import DAG, Asset
 
+from airflow_llmsched.provider.config import state_root
 from airflow_llmsched.provider.task_group import pretraining_task_group
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -15,7 +17,7 @@ TRAINER = [sys.executable, str(CHECKOUT / "tests" / "support" / "plain_trainer.p
 SPEC = """
 version: 1
 name: {{ params.name }}
-data: {kind: files, source: %(source)s, held_out: 10%%}
+data: {kind: files, source: corpus, held_out: 20%%}
 batch: {sequence_length: 2, global_batch: 4 sequences}
 budget: {steps: {{ params.steps }}}
 communication: {version: 1, traffic: [{group: trainer, group_size: 2, collective: all_reduce, bytes_per_step: 1MiB}]}
@@ -31,13 +33,22 @@ evaluation:
   command: [%(trainer)s, --evaluate]
   max_loss: {{ params.max_loss }}
 retries: {code: 0}
-""" % {"source": CHECKOUT / "tests" / "support", "trainer": ", ".join(TRAINER)}  # noqa: UP031 - the text is full of braces
+""" % {"trainer": ", ".join(TRAINER)}  # noqa: UP031 - the text is full of braces
+
+
+def note_failure(context) -> None:
+    """Keep what a task failed with where a test can read it."""
+    note = {"task_id": context["ti"].task_id, "type": type(context["exception"]).__name__}
+    note |= {"message": str(context["exception"]), "run_id": context["ti"].run_id}
+    with (Path(state_root()) / "failures.jsonl").open("a") as file:
+        file.write(json.dumps(note) + "\n")
+
 
 PARAMS = {"name": "plain", "steps": 12, "arguments": '"--step-s=0.02"', "max_loss": 5.0}
 
 
 def _dag(dag_id: str, *, deferrable: bool) -> None:
-    with DAG(dag_id, schedule=None, params=PARAMS):
+    with DAG(dag_id, schedule=None, params=PARAMS, default_args={"on_failure_callback": note_failure}):
         pretraining_task_group(
             spec=SPEC,
             allow_inline=True,

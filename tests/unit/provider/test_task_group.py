@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import datetime
+import itertools
+from typing import NamedTuple
+
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.sdk import DAG, Asset
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_llmsched.provider.params import pretraining_params
+from airflow_llmsched.provider.task_group import pretraining_task_group
+
+
+class TaskOutcome(NamedTuple):
+    task_id: str
+    state: str
+
+
+def _dag(**changes):
+    dag_arguments = changes.pop("dag_arguments", {})
+    with DAG("dag", schedule=None, params=pretraining_params("spec.yaml"), **dag_arguments) as dag:
+        pretraining_task_group(**changes)
+    return dag
+
+
+def test_tasks_run_in_the_order_of_the_pipeline():
+    dag = _dag()
+    order = ["open_run", "stage_dataset", "plan_training", "run_gang", "evaluate_checkpoint", "passed"]
+    for before, after in itertools.pairwise(order):
+        assert f"pretraining.{after}" in dag.get_task(f"pretraining.{before}").downstream_task_ids
+
+
+def test_release_and_report_are_teardowns_of_open_run():
+    dag = _dag()
+    assert dag.get_task("pretraining.open_run").is_setup
+    for name in ("release", "report"):
+        task = dag.get_task(f"pretraining.{name}")
+        assert task.is_teardown
+        assert "pretraining.open_run" in task.upstream_task_ids
+
+
+def test_airflow_judges_the_run_by_the_gate_and_by_the_release():
+    dag = _dag()
+    serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    tis = [TaskOutcome(task_id, "success") for task_id in serialized.task_ids]
+    judged = {ti.task_id for ti in DagRun()._tis_for_dagrun_state(dag=serialized, tis=tis)}
+    assert judged == {"pretraining.passed", "pretraining.release"}
+
+
+def test_a_dagrun_timeout_is_refused_with_our_deadline_offered():
+    with pytest.raises(ValueError, match=r"dagrun_timeout.*budget\.deadline"):
+        _dag(dag_arguments={"dagrun_timeout": datetime.timedelta(hours=1)})
+
+
+def test_two_groups_in_one_dag_are_two_runs():
+    with DAG("dag", schedule=None) as dag:
+        pretraining_task_group(group_id="small", spec="a.yaml")
+        pretraining_task_group(group_id="large", spec="b.yaml")
+    groups = {dag.get_task(task_id).task_group.group_id for task_id in dag.task_ids if task_id.endswith("run_gang")}
+    assert groups == {"small", "large"}
+
+
+def test_the_checkpoint_asset_is_the_gangs_outlet():
+    asset = Asset("llmsched://checkpoints/x")
+    assert _dag(checkpoint_asset=asset).get_task("pretraining.run_gang").outlets == [asset]
