@@ -135,9 +135,7 @@ class Effects:
 
     def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
         self.stop_live(keep=command.key)
-        for handle in self._engine.find(self._context.run_key):
-            if handle.key == command.key:
-                return (ev.Adopted(at_s=self._clock.now_s(), handle=handle),)
+        known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
         gang = build_gang(
             self._context,
             key=command.key,
@@ -156,7 +154,9 @@ class Effects:
             now_s = self._clock.now_s()
             fault = Fault(kind=FaultKind.START_FAILED, summary=str(error), at_s=now_s)
             return (ev.LaunchRefused(at_s=now_s, reason=str(error), fault=fault),)
-        return (ev.Launched(at_s=self._clock.now_s(), handle=handle),)
+        # Submitting under a known key starts nothing new, but completes what a worker that died had only begun.
+        event = ev.Adopted if known else ev.Launched
+        return (event(at_s=self._clock.now_s(), handle=handle),)
 
     def _stop_gang(self, command: cmd.StopGang) -> tuple[ev.AnyEvent, ...]:
         if command.save_first:
