@@ -17,7 +17,7 @@ steady = settings(deadline=None, derandomize=True)
 SMALL: dict[str, Any] = {
     "version": 1,
     "name": "small",
-    "model": "byte-gpt-2m",
+    "model": "byte-gpt-1m",
     "data": {"kind": "python_stdlib"},
     "batch": {"sequence_length": 128, "global_batch": "32 sequences"},
     "budget": {"steps": 10},

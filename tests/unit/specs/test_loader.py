@@ -23,7 +23,7 @@ from tests.support.specs import SMALL, small, steady
 MINIMAL = """\
 version: 1
 name: x
-model: byte-gpt-2m
+model: byte-gpt-1m
 data: {kind: python_stdlib}
 batch: {sequence_length: 128, global_batch: 32 sequences}
 budget: {steps: 10}
@@ -61,7 +61,7 @@ def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
         textwrap.dedent("""\
             version: 1
             name: x
-            modle: byte-gpt-2m
+            modle: byte-gpt-1m
             model: byte-gpt-2
             data:
               kind: filez
@@ -81,7 +81,7 @@ def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
         loader.load(file)
     told = [(each.line, each.path, each.value) for each in caught.value.errors]
     assert told[:-1] == [
-        (3, "modle", "byte-gpt-2m"),
+        (3, "modle", "byte-gpt-1m"),
         (4, "model.preset", "byte-gpt-2"),
         (6, "data.kind", "filez"),
         (7, "data.held_out", 5),
@@ -178,7 +178,7 @@ def test_a_model_may_come_from_a_config_json(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256, "vocab_size": 256}
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
-    text = MINIMAL.replace("byte-gpt-2m", "{hf_config: tiny/config.json}")
+    text = MINIMAL.replace("byte-gpt-1m", "{hf_config: tiny/config.json}")
     model = loader.loads(text, base=tmp_path).model
     assert model is not None
     assert (model.name, model.num_layers) == ("tiny", 2)
@@ -186,23 +186,23 @@ def test_a_model_may_come_from_a_config_json(tmp_path: Path) -> None:
 
 def test_mistakes_in_a_config_json_are_told_beside_those_of_the_spec(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "martian"}')
-    error = refuse(MINIMAL.replace("byte-gpt-2m", "{hf_config: config.json}") + "seed: x\n", base=tmp_path)
+    error = refuse(MINIMAL.replace("byte-gpt-1m", "{hf_config: config.json}") + "seed: x\n", base=tmp_path)
     assert [(each.file, each.path) for each in error.errors] == [
         ("<spec>", "seed"),
         (str(tmp_path / "config.json"), "model_type"),
     ]
 
 
-@pytest.mark.parametrize("model", ["{}", "{preset: byte-gpt-2m, hf_config: x}", "{name: x}"])
+@pytest.mark.parametrize("model", ["{}", "{preset: byte-gpt-1m, hf_config: x}", "{name: x}"])
 def test_a_model_comes_from_exactly_one_place(model: str, tmp_path: Path) -> None:
-    error = refuse(MINIMAL.replace("model: byte-gpt-2m", f"model: {model}"), base=tmp_path)
+    error = refuse(MINIMAL.replace("model: byte-gpt-1m", f"model: {model}"), base=tmp_path)
     assert (error.path, error.line) == ("model", 3)
     assert "exactly one" in error.hint
 
 
 def test_a_bad_shape_is_told_with_its_line() -> None:
     shape = "\n  shape: {num_layers: 1, hidden_size: 10, vocab_size: 9,\n    num_heads: 3}"
-    error = refuse(MINIMAL.replace(" byte-gpt-2m", shape))
+    error = refuse(MINIMAL.replace(" byte-gpt-1m", shape))
     assert (error.path, error.line, error.value) == ("model.shape.num_heads", 5, 3)
 
 

@@ -29,7 +29,7 @@ PUBLISHED = {
 
 
 def test_the_presets_are_those_published_and_the_demo_model() -> None:
-    assert set(presets.names()) == {*PUBLISHED, "byte-gpt-2m"}
+    assert set(presets.names()) == {*PUBLISHED, "byte-gpt-1m"}
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -43,9 +43,9 @@ def test_a_preset_has_as_many_parameters_as_published(name: str) -> None:
 
 
 def test_the_demo_model_is_what_the_shipped_trainer_builds() -> None:
-    shape = presets.get("byte-gpt-2m").shape
-    assert count_parameters(shape).total == presets.get("byte-gpt-2m").num_parameters
-    assert 1_000_000 <= presets.get("byte-gpt-2m").num_parameters <= 3_000_000
+    shape = presets.get("byte-gpt-1m").shape
+    assert count_parameters(shape).total == presets.get("byte-gpt-1m").num_parameters
+    assert presets.get("byte-gpt-1m").num_parameters == 1_271_200
     assert (shape.vocab_size, shape.norm_has_bias, shape.mlp_bias) == (256, False, False)
     # rotary positions turn pairs of a head's elements
     assert shape.head_size * shape.num_heads == shape.hidden_size
