@@ -124,6 +124,25 @@ class AirflowStack:
             self._keeper.wait()
             self._keeper = None
 
+    def restart(self, name: str) -> int:
+        """End one of ``COMPONENTS`` by SIGTERM, start it again, and return its new pid.
+
+        Raises:
+            LlmschedError: this object does not own a running stack, or the component has no new process in time.
+        """
+        keeper = self._keeper
+        if keeper is None or keeper.stdin is None:
+            raise LlmschedError(f"cannot restart {name}: this object does not own a running stack; start() one")
+        before = self.component_pid(name)
+        keeper.stdin.write(f"restart {name}\n".encode())
+        keeper.stdin.flush()
+        deadline_s = time.monotonic() + 2 * GRACE_S
+        while (pid := self.component_pid(name)) == before:
+            if time.monotonic() > deadline_s:
+                raise LlmschedError(f"Airflow's {name} was not restarted within {2 * GRACE_S:.0f} s")
+            time.sleep(_POLL_S)
+        return pid
+
     def detach(self) -> dict[str, Any]:
         """Let the stack live on after this process. Returns its state; ``stop_running(home)`` ends it later."""
         keeper = self._keeper

@@ -3,8 +3,8 @@
 Run as ``python -m airflow_llmsched.testing.keeper SPEC.json``. Each component leads a session of its own, and ends with
 every process of that session: Airflow's task processes change their process group but not their session, while gangs,
 which are meant to outlive Airflow, lead sessions of their own. The owner holds the other end of our standard input:
-when it closes without the line ``detach`` before that, the owner is gone, and so are we, even after its SIGKILL. Knows
-nothing of Airflow.
+when it closes without the line ``detach`` before that, the owner is gone, and so are we, even after its SIGKILL. The
+line ``restart NAME`` ends one component and starts it anew. Knows nothing of Airflow.
 """
 
 from __future__ import annotations
@@ -145,11 +145,23 @@ class Keeper:
         owned = True
         while not self._asked_to_end:
             readable = select.select([sys.stdin.fileno()] if owned else [], [], [], _TICK_S)[0]
-            if readable:
-                if os.read(sys.stdin.fileno(), 64).strip() != b"detach":
-                    return
-                owned = False
             self._note_ends()
+            if not readable:
+                continue
+            match os.read(sys.stdin.fileno(), 64).decode().split():
+                case ["restart", name] if name in self._components:
+                    self._restart(name)
+                case ["detach"]:
+                    owned = False
+                case _:
+                    return
+
+    def _restart(self, name: str) -> None:
+        end_sessions([self._running[name].pid])
+        self._running[name].wait()
+        self._ended.pop(name, None)
+        self._start(name, self._components[name])
+        self._write_state()
 
     def _note_ends(self) -> None:
         """Look without reaping: an unreaped leader keeps its number, so its session cannot become someone else's."""

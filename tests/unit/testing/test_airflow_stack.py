@@ -86,6 +86,8 @@ def test_a_stack_that_was_not_started_says_so(home):
         _ = AirflowStack(home, home).url
     with pytest.raises(LlmschedError, match="no running Airflow stack"):
         AirflowStack(home, home).detach()
+    with pytest.raises(LlmschedError, match="does not own a running stack"):
+        AirflowStack(home, home).restart("triggerer")
 
 
 def test_no_state_file_and_a_state_file_of_the_dead_both_mean_that_none_runs(home):

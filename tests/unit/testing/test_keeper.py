@@ -107,6 +107,23 @@ def test_detached_components_outlive_their_owner(keep):
     assert not kept.all_gone()
 
 
+def test_a_component_is_restarted_on_request_and_the_others_go_on(keep):
+    kept = keep(scripts={"one": "import time; time.sleep(600)", "two": "raise SystemExit(3)"})
+    wait_until(lambda: kept.state()["components"]["two"]["exit_code"] == 3, limit_s=20)
+    kept.process.stdin.write(b"restart two\n")
+    kept.process.stdin.flush()
+    wait_until(lambda: kept.state()["components"]["two"]["pid"] != kept.pids["two"], limit_s=20)
+    kept.pids["two"] = kept.state()["components"]["two"]["pid"]
+    wait_until(lambda: kept.state()["components"]["two"]["exit_code"] == 3, limit_s=20)
+    assert ProcessId(**{key: kept.state()["components"]["one"][key] for key in ("pid", "started_at_s")}).alive()
+    kept.process.stdin.write(b"restart one\n")
+    kept.process.stdin.flush()
+    wait_until(lambda: not members([kept.pids["one"]]), limit_s=20)
+    wait_until(lambda: kept.state()["components"]["one"]["pid"] != kept.pids["one"], limit_s=20)
+    kept.pids["one"] = kept.state()["components"]["one"]["pid"]
+    assert kept.state()["components"]["one"]["exit_code"] is None
+
+
 def test_components_end_when_the_keeper_itself_is_killed_hard(keep):
     kept = keep(scripts={"one": "import time; time.sleep(600)"})
     kept.process.kill()
