@@ -119,9 +119,8 @@ class _Seen:
 def _progress(run: RunView, attempt: AttemptView) -> str:
     if attempt.last is None:
         return f"attempt {attempt.name}: {len(attempt.ranks)} ranks starting"
-    total = f"/{run.num_steps}" if run.num_steps else ""
     return (
-        f"attempt {attempt.name}, {len(attempt.ranks)} ranks: step {attempt.last.step}{total}, "
+        f"attempt {attempt.name}, {len(attempt.ranks)} ranks: step {attempt.last.step}/{run.num_steps}, "
         f"loss {attempt.last.loss:.3f}"
     )
 

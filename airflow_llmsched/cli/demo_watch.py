@@ -55,10 +55,10 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run now. ``num_steps`` is what it is to train, None when the spec counts tokens."""
+    """A run now. ``num_steps`` is what it is to train."""
 
     phase: str
-    num_steps: int | None
+    num_steps: int
     attempts: tuple[AttemptView, ...]
 
     @property
@@ -73,8 +73,8 @@ class RunView:
 
     @property
     def done_ratio(self) -> float | None:
-        """Share of the steps that the current attempt has behind it, None when unknown."""
-        if self.current is None or self.current.last is None or not self.num_steps:
+        """Share of the steps that the current attempt has behind it, None before its first."""
+        if self.current is None or self.current.last is None:
             return None
         return self.current.last.step / self.num_steps
 
@@ -111,5 +111,5 @@ class RunWatcher:
         return [(name, int(match[1]), int(match[2])) for name, match in matches if match is not None]
 
 
-def _num_steps(spec_path: Path) -> int | None:
-    return codec.from_json(WorkloadSpec, spec_path.read_bytes()).budget.num_steps
+def _num_steps(spec_path: Path) -> int:
+    return codec.from_json(WorkloadSpec, spec_path.read_bytes()).num_steps

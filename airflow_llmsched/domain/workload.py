@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -81,11 +81,16 @@ class OptimizerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """Optimizer and the format of its state; ``master_weights`` keeps a state-format copy of the parameters."""
+    """Optimizer and the format of its state; ``master_weights`` keeps a state-format copy of the parameters.
+
+    ``learning_rate`` is the peak, reached after ``warmup_steps`` steps; None leaves either to the trainer.
+    """
 
     kind: OptimizerKind = OptimizerKind.ADAMW
     state_format: NumberFormat = NumberFormat.FP32
     master_weights: bool = True
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,3 +322,23 @@ class WorkloadSpec:
     memory: tuple[MemoryDemand, ...] = ()
     lora_rank: int | None = None
     seed: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the whole run; see :func:`count_steps`."""
+        return count_steps(self.batch, self.budget)
+
+
+def count_steps(batch: Sequence[BatchPhase], budget: BudgetSpec) -> int:
+    """Return how many optimizer steps ``budget`` buys: as given, or the fewest that reach its tokens."""
+    if budget.num_steps is not None:
+        return budget.num_steps
+    total = budget.num_tokens or 0
+    steps = seen = 0
+    for phase, following in zip(batch, [*batch[1:], None], strict=True):
+        end = total if following is None else min(total, following.from_tokens)
+        # a step that began in the phase before may have gone beyond this one's beginning, or its end
+        phase_steps = max(0, -(-(end - seen) // phase.tokens_per_step))
+        steps += phase_steps
+        seen += phase_steps * phase.tokens_per_step
+    return steps

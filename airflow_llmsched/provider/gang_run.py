@@ -19,7 +19,7 @@ from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_scope import RunScope
-from airflow_llmsched.provider.trainer_settings import num_steps, trainer_command, trainer_environment
+from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
 from airflow_llmsched.registry import AdapterGroup, load
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 
@@ -97,7 +97,7 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         command=trainer_command(spec),
         environment=trainer_environment(spec, manifest=f"{manifest.root}/manifest.json"),
         first_plan=_first_plan(scope),
-        num_steps=num_steps(spec),
+        num_steps=spec.num_steps,
         deadline_s=settings.deadline_s,
         owner=settings.owner,
         dag_id=scope.dag_id,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec
+from airflow_llmsched.domain.workload import BatchPhase, OptimizerSpec, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.trainers.settings import (
     DATASET_VARIABLE,
@@ -55,7 +56,8 @@ def train_settings(spec: WorkloadSpec) -> TrainSettings:
         num_sequences=first.num_sequences,
         micro_batch_size=spec.parallelism.micro_batch_size or first.num_sequences,
         later_phases=tuple(_phase(phase) for phase in later),
-        num_steps=num_steps(spec),
+        num_steps=spec.num_steps,
+        **_optimizer(spec.optimizer),
         checkpoint_interval_steps=spec.checkpoint.interval_steps,
         checkpoint_interval_s=spec.checkpoint.interval_s,
         keep_last=spec.checkpoint.keep_last,
@@ -63,20 +65,10 @@ def train_settings(spec: WorkloadSpec) -> TrainSettings:
     )
 
 
-def num_steps(spec: WorkloadSpec) -> int:
-    """Return how many optimizer steps the budget buys: as given, or the fewest that reach its tokens."""
-    if spec.budget.num_steps is not None:
-        return spec.budget.num_steps
-    left = spec.budget.num_tokens or 0
-    steps = 0
-    for phase, following in zip(spec.batch, [*spec.batch[1:], None], strict=True):
-        in_phase = left if following is None else min(left, following.from_tokens - phase.from_tokens)
-        phase_steps = -(-in_phase // phase.tokens_per_step)
-        steps += phase_steps
-        left -= phase_steps * phase.tokens_per_step
-        if left <= 0:
-            break
-    return steps
+def _optimizer(optimizer: OptimizerSpec) -> dict[str, Any]:
+    """What the spec leaves open stays the trainer's own."""
+    given = {"learning_rate": optimizer.learning_rate, "warmup_steps": optimizer.warmup_steps}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _phase(phase: BatchPhase) -> TrainPhase:

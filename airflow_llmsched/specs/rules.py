@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from airflow_llmsched.domain.workload import (
     BatchPhase,
+    BudgetSpec,
     DatasetKind,
     ModelShape,
     Positions,
     RoleKind,
     TrainingStage,
+    count_steps,
 )
 from airflow_llmsched.specs.problems import Problem
 from airflow_llmsched.specs.quantities import format_duration_s, format_tokens
@@ -94,6 +96,16 @@ def _budget(sound: Sound) -> Iterator[Problem]:
     if (budget.tokens is None) == (budget.steps is None):
         found = "neither" if budget.tokens is None else "both"
         yield Problem(path=("budget",), hint=f"needs exactly one of tokens and steps, and has {found}")
+
+
+def _warm_up_ends(sound: Sound) -> Iterator[Problem]:
+    warmup_steps, budget = sound.spec.optimizer.warmup_steps, sound.spec.budget
+    if warmup_steps is None or not sound.phases:
+        return
+    num_steps = count_steps(sound.phases, BudgetSpec(num_tokens=budget.tokens, num_steps=budget.steps))
+    if warmup_steps >= num_steps:
+        hint = f"must be below the {num_steps} steps of the budget: the peak learning rate would never be used"
+        yield Problem(path=("optimizer", "warmup_steps"), value=warmup_steps, hint=hint)
 
 
 def _phases_are_reached(sound: Sound) -> Iterator[Problem]:
@@ -286,6 +298,7 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"data"}), _data),
     (frozenset({"budget"}), _budget),
     (frozenset({"budget", "batch"}), _phases_are_reached),
+    (frozenset({"optimizer", "budget", "batch"}), _warm_up_ends),
     (frozenset({"objective"}), _objective),
     (frozenset({"model", "parallelism"}), _heads),
     (frozenset({"model", "parallelism"}), _pipeline),

@@ -101,6 +101,12 @@ class OptimizerBlock(Block):
     master_weights: bool = Field(
         _OPTIMIZER.master_weights, description="Keep a copy of the parameters in state_format."
     )
+    learning_rate: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Peak learning rate. Default: the trainer's own."
+    )
+    warmup_steps: f.CountOrZero | None = Field(
+        None, description="Steps in which the learning rate rises to its peak. Default: the trainer's own."
+    )
 
 
 class PrecisionBlock(Block):

@@ -40,7 +40,7 @@ def node_report(
     )
 
 
-def view(*reports: NodeReport, attempt: int = 1, num_steps: int | None = 100, phase: str = "watching") -> RunView:
+def view(*reports: NodeReport, attempt: int = 1, num_steps: int = 100, phase: str = "watching") -> RunView:
     """A run whose only attempt has made ``reports``."""
     seen = AttemptView(generation=0, attempt=attempt)
     seen.take(reports)

@@ -50,10 +50,10 @@ def test_attempts_of_a_later_generation_are_named_with_it(on_disk):
     assert RunWatcher(on_disk.state_root, RUN).look().current.name == "2.1"
 
 
-def test_a_run_that_counts_tokens_has_no_share_done(tmp_path):
+def test_a_run_that_counts_tokens_has_a_share_done_too(tmp_path):
     on_disk = RunOnDisk(tmp_path, num_steps=None)
     on_disk.report(node_report("n0", 1, ranks=[0], steps=[1]))
-    assert RunWatcher(on_disk.state_root, RUN).look().done_ratio is None
+    assert RunWatcher(on_disk.state_root, RUN).look().done_ratio == 1 / 32  # 1000 tokens in steps of 32
 
 
 def test_the_last_node_is_the_one_with_the_highest_ranks():

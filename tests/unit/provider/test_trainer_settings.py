@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.trainer_settings import (
     TRAINER,
-    num_steps,
     train_settings,
     trainer_command,
     trainer_environment,
@@ -42,14 +40,11 @@ def test_a_model_the_shipped_trainer_does_not_know_is_refused(demo_spec):
         train_settings(spec)
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "steps"),
-    # 10 steps of 100 tokens in the first phase, then steps of 200
-    [(100, 1), (101, 2), (1000, 10), (1001, 11), (1200, 11), (1201, 12)],
-)
-def test_a_token_budget_buys_the_fewest_steps_that_reach_it(demo_spec, num_tokens, steps):
-    batch = (
-        BatchPhase(from_tokens=0, sequence_length_tokens=10, num_sequences=10),
-        BatchPhase(from_tokens=1000, sequence_length_tokens=10, num_sequences=20),
-    )
-    assert num_steps(replace(demo_spec, batch=batch, budget=BudgetSpec(num_tokens=num_tokens))) == steps
+def test_the_specs_learning_rate_and_warm_up_replace_the_trainers_own(demo_spec):
+    own = train_settings(demo_spec)
+    assert (demo_spec.optimizer.learning_rate, demo_spec.optimizer.warmup_steps) == (None, None)
+    assert (own.learning_rate, own.warmup_steps) == (3e-3, 20)
+
+    optimizer = replace(demo_spec.optimizer, learning_rate=1e-4, warmup_steps=0)
+    settings = train_settings(replace(demo_spec, optimizer=optimizer))
+    assert settings == replace(own, learning_rate=1e-4, warmup_steps=0)

@@ -35,7 +35,10 @@ FULL = {
     "stage": "lora",
     "model": {"preset": "llama-3.1-8b", "name": "mine"},
     "lora": {"rank": 16},
-    "optimizer": {"kind": "sgd_momentum", "state_format": "bf16", "master_weights": False},
+    "optimizer": {
+        "kind": "sgd_momentum", "state_format": "bf16", "master_weights": False,
+        "learning_rate": 0.01, "warmup_steps": 2,
+    },
     "precision": {"compute": "fp8", "parameters": "fp16", "gradients": "bf16"},
     "data": {"kind": "files", "source": "s3://b/x", "shard_size": "1MB", "held_out": "2%", "max_size": "3GB"},
     "budget": {"steps": 7, "deadline": "36h", "max_usd": "$120"},
@@ -71,7 +74,11 @@ def test_every_block_reaches_the_workload_with_its_units() -> None:
     assert spec.model is not None
     assert (spec.model.name, spec.model.num_layers) == ("mine", 32)
     assert spec.optimizer == OptimizerSpec(
-        kind=OptimizerKind.SGD_MOMENTUM, state_format=NumberFormat.BF16, master_weights=False
+        kind=OptimizerKind.SGD_MOMENTUM,
+        state_format=NumberFormat.BF16,
+        master_weights=False,
+        learning_rate=0.01,
+        warmup_steps=2,
     )
     assert spec.precision == PrecisionSpec(
         compute=NumberFormat.FP8, parameters=NumberFormat.FP16, gradients=NumberFormat.BF16
