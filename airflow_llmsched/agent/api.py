@@ -20,7 +20,11 @@ from airflow_llmsched.agent.spool import LineWriter
 
 
 class RankLayout(NamedTuple):
-    """Who this rank is. ``degrees`` are those of the parallel layout; a lone process is rank 0 of 1."""
+    """Who this rank is. ``degrees`` are those of the parallel layout; a lone process is rank 0 of 1.
+
+    ``resume_from`` is a checkpoint of this run, to go on from at its step. ``init_from`` is one of another run, whose
+    weights to start with at step 0. At most one of them is set.
+    """
 
     rank: int
     local_rank: int
@@ -30,6 +34,7 @@ class RankLayout(NamedTuple):
     attempt: int
     resume_from: str | None
     checkpoint_root: str | None
+    init_from: str | None
 
 
 class _Rank:
@@ -109,6 +114,7 @@ def layout() -> RankLayout:
         attempt=int(environ.get(wire.ATTEMPT, "0")),
         resume_from=environ.get(wire.RESUME_FROM) or None,
         checkpoint_root=environ.get(wire.CHECKPOINT_ROOT) or None,
+        init_from=environ.get(wire.INIT_FROM) or None,
     )
 
 

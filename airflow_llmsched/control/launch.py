@@ -9,7 +9,10 @@ from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.plan import Plan
 
 RESUME_VARIABLE = "LLMSCHED_RESUME_FROM"
-"""Path of the checkpoint to resume from; unset means step 0."""
+"""Path of the checkpoint of this run to resume from; unset means step 0."""
+
+INIT_VARIABLE = "LLMSCHED_INIT_FROM"
+"""Path of the checkpoint of another run whose weights to start with, at step 0; never set with the one above."""
 
 CHECKPOINT_ROOT_VARIABLE = "LLMSCHED_CHECKPOINT_ROOT"
 """Folder to save below."""
@@ -23,12 +26,16 @@ def channel_root_of(context: RunContext, key: AttemptKey) -> str:
 def build_gang(
     context: RunContext, *, key: AttemptKey, plan: Plan, channel_root: str, checkpoint: CheckpointRef | None
 ) -> GangSpec:
-    """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0)."""
+    """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0, with the weights the spec names)."""
     launcher = context.workload.launcher
     environment = {**context.environment, **launcher.environment, CHECKPOINT_ROOT_VARIABLE: context.checkpoint_root}
-    environment.pop(RESUME_VARIABLE, None)  # what to resume from is decided per launch, never inherited
+    for name in (RESUME_VARIABLE, INIT_VARIABLE):
+        environment.pop(name, None)  # what to start from is decided per launch, never inherited
+    init_from = context.workload.checkpoint.init_from
     if checkpoint is not None:
         environment[RESUME_VARIABLE] = checkpoint.path
+    elif init_from is not None:
+        environment[INIT_VARIABLE] = init_from
     return GangSpec(
         key=key,
         placement=plan.placement,

@@ -234,9 +234,13 @@ class CapacityWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """Where and how often to save. ``interval_steps`` or ``interval_s`` or, with neither, once at the end."""
+    """Where and how often to save. ``interval_steps`` or ``interval_s`` or, with neither, once at the end.
+
+    ``init_from`` is the checkpoint whose weights every stage but ``PRETRAIN`` starts with, at its own step 0.
+    """
 
     root: str | None = None
+    init_from: str | None = None
     format: str = "dcp"
     interval_steps: int | None = None
     interval_s: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from airflow_llmsched.domain.workload import BatchPhase, OptimizerSpec, WorkloadSpec
+from airflow_llmsched.domain.workload import BatchPhase, OptimizerSpec, TrainingStage, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.trainers.settings import (
     DATASET_VARIABLE,
@@ -17,6 +17,8 @@ from airflow_llmsched.trainers.settings import (
 
 TRAINER = "airflow_llmsched.trainers.byte_gpt"
 EVALUATOR = "airflow_llmsched.trainers.evaluate"
+
+_STAGES = (TrainingStage.PRETRAIN, TrainingStage.CONTINUED)
 
 
 def trainer_command(spec: WorkloadSpec) -> tuple[str, ...]:
@@ -35,6 +37,9 @@ def trainer_environment(spec: WorkloadSpec, *, manifest: str) -> dict[str, str]:
 
 def train_settings(spec: WorkloadSpec) -> TrainSettings:
     """Return the shipped trainer's settings for ``spec``. Raises ``SpecError`` for what it cannot train."""
+    if spec.stage not in _STAGES:
+        hint = f"the shipped trainer knows {' and '.join(_STAGES)} only; give the command of your own trainer"
+        raise SpecError(path="stage", value=spec.stage.value, hint=hint)
     model = spec.model
     if model is None or model.vocab_size != NUM_BYTE_VALUES or model.experts is not None:
         raise SpecError(

@@ -104,6 +104,7 @@ def _capacity(block: schema.CapacityBlock) -> CapacityWish:
 def _checkpoint(block: schema.CheckpointBlock) -> CheckpointSpec:
     return CheckpointSpec(
         root=block.root,
+        init_from=block.init_from,
         format=block.format,
         interval_steps=block.interval_steps,
         interval_s=block.interval,

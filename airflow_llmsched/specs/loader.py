@@ -19,7 +19,7 @@ from airflow_llmsched.specs.shapes import block_problems, to_shape
 from airflow_llmsched.specs.tree import Node
 from airflow_llmsched.specs.validate import validate
 
-_PATHS = (("data", "source"), ("checkpoint", "root"), ("model", "hf_config"))
+_PATHS = (("data", "source"), ("checkpoint", "root"), ("checkpoint", "init_from"), ("model", "hf_config"))
 Overrides = Mapping[str, Any]
 
 

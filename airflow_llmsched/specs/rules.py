@@ -78,6 +78,17 @@ def _lora(sound: Sound) -> Iterator[Problem]:
         yield Problem(path=("lora", "rank"), value=spec.lora.rank, hint=hint)
 
 
+def _first_weights(sound: Sound) -> Iterator[Problem]:
+    stage, init_from = sound.spec.stage, sound.spec.checkpoint.init_from
+    path = ("checkpoint", "init_from")
+    if stage is TrainingStage.PRETRAIN and init_from is not None:
+        hint = "does not go with stage: pretrain, which starts from random weights; take it out, or write another stage"
+        yield Problem(path=path, value=init_from, hint=hint)
+    if stage is not TrainingStage.PRETRAIN and init_from is None:
+        hint = f"is required by stage: {stage.value}; name the checkpoint whose weights to start with"
+        yield Problem(path=path, hint=hint)
+
+
 def _data(sound: Sound) -> Iterator[Problem]:
     data = sound.spec.data
     if data.kind is DatasetKind.FILES and data.source is None:
@@ -295,6 +306,7 @@ Rule = Callable[[Sound], Iterable[Problem]]
 RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"model", "communication", "memory", "launcher"}), _job_is_stated),
     (frozenset({"stage", "lora", "model"}), _lora),
+    (frozenset({"stage", "checkpoint"}), _first_weights),
     (frozenset({"data"}), _data),
     (frozenset({"budget"}), _budget),
     (frozenset({"budget", "batch"}), _phases_are_reached),

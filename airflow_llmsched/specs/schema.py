@@ -229,6 +229,11 @@ class CheckpointBlock(Block):
     root: f.LocalPath | None = Field(
         None, description="Folder or URI, from the spec's folder. Default: below the state root."
     )
+    init_from: f.LocalPath | None = Field(
+        None,
+        description="Checkpoint, from the spec's folder, whose weights the run starts with. "
+        "Required by the stages continued, sft and lora, refused for pretrain.",
+    )
     format: f.Word = Field(_CHECKPOINT.format, description="Layout on storage; a registered checkpoint format.")
     interval_steps: f.Count | None = Field(None, description="Steps between saves.")
     interval: f.Duration | None = Field(None, description="Time between saves.")

@@ -2,8 +2,8 @@
 
 It is told what to do by its environment: ``LLMSCHED_TRAIN`` (settings), ``LLMSCHED_DATASET`` (manifest),
 ``LLMSCHED_CHECKPOINT_ROOT`` (where to save; unset: nowhere), ``LLMSCHED_RESUME_FROM`` (checkpoint to go on from;
-unset: from the start) and, in tests, ``LLMSCHED_INJECT``. Parameters, gradients and optimizer state are sharded over
-all ranks.
+unset: from the start), ``LLMSCHED_INIT_FROM`` (checkpoint whose weights to start with; unset: random ones) and, in
+tests, ``LLMSCHED_INJECT``. Parameters, gradients and optimizer state are sharded over all ranks.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def _train(environment: Mapping[str, str]) -> None:
         )
         if layout.resume_from is not None:
             trainer.resume(layout.resume_from)
+        elif layout.init_from is not None:
+            trainer.start_with(layout.init_from)
         trainer.run()
     finally:
         dist.destroy_process_group()

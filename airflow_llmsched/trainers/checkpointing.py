@@ -61,7 +61,7 @@ def load(path: str, *, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tr
     Raises:
         DataError: the checkpoint is damaged, unfinished, or not of this model.
     """
-    refuse_damage(path, part=dist.get_rank(), num_parts=dist.get_world_size())
+    refuse_damage(path)
     with _failures_named(f"cannot load checkpoint {path}"):
         model_state, optimizer_state = get_state_dict(model, optimizer)
         load_state({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=path)
@@ -70,20 +70,25 @@ def load(path: str, *, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tr
 
 
 def load_model(path: str, *, model: nn.Module) -> None:
-    """Load only the weights, in one process without a process group. Raises ``DataError`` as :func:`load` does."""
+    """Load only the weights: every rank calls it, or one process without a process group.
+
+    Raises:
+        DataError: as :func:`load` does.
+    """
     refuse_damage(path)
     with _failures_named(f"cannot load checkpoint {path}"):
         model_state = get_model_state_dict(model)
-        load_state({"model": model_state}, checkpoint_id=path, no_dist=True)
+        load_state({"model": model_state}, checkpoint_id=path, no_dist=not dist.is_initialized())
         set_model_state_dict(model, model_state)
 
 
-def refuse_damage(path: str, *, part: int = 0, num_parts: int = 1) -> None:
-    """Raise ``DataError`` unless the checkpoint, or this reader's part of it, is as it was sealed."""
+def refuse_damage(path: str) -> None:
+    """Raise ``DataError`` unless the checkpoint, or this rank's part of it, is as it was sealed."""
+    part, num_parts = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     with _failures_named(f"cannot read checkpoint {path}"):
         problem = damage(path, part=part, num_parts=num_parts)
     if problem:
-        raise DataError(f"checkpoint {path} is damaged: {problem}; resume from an older one")
+        raise DataError(f"checkpoint {path} is damaged: {problem}; take another checkpoint")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +20,7 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.trainers import checkpointing
 from airflow_llmsched.trainers.data import TokenStream
 from airflow_llmsched.trainers.faults import Faults
-from airflow_llmsched.trainers.folders import CheckpointFolders, TrainerState
+from airflow_llmsched.trainers.folders import CheckpointFolders, TrainerState, read_state
 from airflow_llmsched.trainers.settings import TrainPhase, TrainSettings
 
 # Axes: B = sequence of this rank's share, T = position
@@ -142,6 +143,16 @@ class Trainer:
         refuse_other_run(TrainSettings.from_plain(state.settings), self.settings, path=path)
         self.step, self.num_tokens_seen, self.saved_step = state.step, state.num_tokens_seen, state.step
 
+    def start_with(self, path: str) -> None:
+        """Take the weights, and nothing else, of the checkpoint at ``path``, which another run may have saved.
+
+        Raises:
+            DataError: the checkpoint is damaged or unfinished, or no checkpoint of this trainer.
+            SpecError: its model has another shape.
+        """
+        refuse_other_model(TrainSettings.from_plain(read_state(path).settings), self.settings, path=path)
+        checkpointing.load_model(path, model=self.model)
+
 
 def refuse_uneven_share(settings: TrainSettings) -> None:
     """Raise ``SpecError`` unless the ranks can share the global batch of every phase evenly."""
@@ -152,7 +163,7 @@ def refuse_uneven_share(settings: TrainSettings) -> None:
             raise SpecError(path="num_sequences", value=phase.num_sequences, hint=hint)
 
 
-_FIXED = (
+_SHAPE = (
     "vocab_size",
     "num_layers",
     "hidden_size",
@@ -161,14 +172,22 @@ _FIXED = (
     "ffn_hidden_size",
     "gated_mlp",
     "tied_embeddings",
-    "seed",
-    "window_tokens",
 )
+_DATA_ORDER = ("seed", "window_tokens")
 
 
 def refuse_other_run(saved: TrainSettings, wanted: TrainSettings, *, path: str) -> None:
     """Raise ``SpecError`` when the checkpoint at ``path`` has another model or another order of the data."""
-    for name in _FIXED:
+    _refuse_other((*_SHAPE, *_DATA_ORDER), saved, wanted, path=path, advice="resume with that, or start afresh")
+
+
+def refuse_other_model(saved: TrainSettings, wanted: TrainSettings, *, path: str) -> None:
+    """Raise ``SpecError`` when the checkpoint at ``path`` has a model of another shape."""
+    _refuse_other(_SHAPE, saved, wanted, path=path, advice="train that model, or take another checkpoint.init_from")
+
+
+def _refuse_other(names: Sequence[str], saved: TrainSettings, wanted: TrainSettings, *, path: str, advice: str) -> None:
+    for name in names:
         if getattr(saved, name) != getattr(wanted, name):
-            hint = f"checkpoint {path} was trained with {getattr(saved, name)}; resume with that, or start afresh"
+            hint = f"checkpoint {path} was trained with {getattr(saved, name)}; {advice}"
             raise SpecError(path=name, value=getattr(wanted, name), hint=hint)

@@ -62,6 +62,7 @@ def rank_environment(
     root: Path | None = None,
     spool: Path | None = None,
     resume_from: Path | str | None = None,
+    init_from: Path | str | None = None,
     inject: object = None,
     attempt: int = 1,
 ) -> dict[str, str]:
@@ -72,6 +73,7 @@ def rank_environment(
         wire.CHECKPOINT_ROOT: str(root) if root else None,
         wire.SPOOL: str(spool) if spool else None,
         wire.RESUME_FROM: str(resume_from) if resume_from else None,
+        wire.INIT_FROM: str(init_from) if init_from else None,
         wire.ATTEMPT: str(attempt),
         wire.GENERATION: "1",
         INJECT_VARIABLE: json.dumps(inject) if inject else None,

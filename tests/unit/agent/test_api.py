@@ -90,6 +90,7 @@ def test_everything_is_quiet_outside_a_gang(outside: None, tmp_path: Path) -> No
         attempt=0,
         resume_from=None,
         checkpoint_root=None,
+        init_from=None,
     )
 
 
@@ -98,7 +99,11 @@ def test_layout_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     told |= {wire.LAYOUT: '{"dp":4}', wire.RESUME_FROM: "/c/step-7", wire.CHECKPOINT_ROOT: "/c"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert agent.layout() == (3, 1, 4, "n1", {"dp": 4}, 2, "/c/step-7", "/c")
+    assert agent.layout() == (3, 1, 4, "n1", {"dp": 4}, 2, "/c/step-7", "/c", None)
+
+    monkeypatch.delenv(wire.RESUME_FROM)
+    monkeypatch.setenv(wire.INIT_FROM, "/base/step-9")
+    assert (agent.layout().resume_from, agent.layout().init_from) == (None, "/base/step-9")
 
 
 def test_init_span_runs_from_the_start_of_the_rank_and_is_told_once(spool: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from airflow_llmsched.control.launch import (
     CHECKPOINT_ROOT_VARIABLE,
+    INIT_VARIABLE,
     RESUME_VARIABLE,
     build_gang,
     channel_root_of,
@@ -39,6 +40,16 @@ def test_resume_path_is_set_only_when_there_is_one() -> None:
     assert RESUME_VARIABLE not in build(environment={RESUME_VARIABLE: "stale"}).environment
     resumed = build(CheckpointRef(step=4, path="c/4", format="sim"))
     assert resumed.environment[RESUME_VARIABLE] == "c/4"
+
+
+def test_weights_to_start_with_are_named_until_there_is_a_checkpoint_of_the_run() -> None:
+    workload = SimHouse().context.workload
+    continued = replace(workload, checkpoint=replace(workload.checkpoint, init_from="/base/step-9"))
+    first = build(workload=continued).environment
+    assert (first[INIT_VARIABLE], RESUME_VARIABLE in first) == ("/base/step-9", False)
+    resumed = build(CheckpointRef(step=4, path="c/4", format="sim"), workload=continued).environment
+    assert (INIT_VARIABLE in resumed, resumed[RESUME_VARIABLE]) == (False, "c/4")
+    assert INIT_VARIABLE not in build(environment={INIT_VARIABLE: "stale"}).environment
 
 
 def test_settings_of_the_caller_reach_the_ranks_and_cannot_move_the_checkpoints() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.domain.workload import TrainingStage
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.trainer_settings import (
     TRAINER,
@@ -38,6 +39,18 @@ def test_a_model_the_shipped_trainer_does_not_know_is_refused(demo_spec):
     spec = replace(demo_spec, model=replace(demo_spec.model, vocab_size=50257))
     with pytest.raises(SpecError, match="give the command of your own trainer"):
         train_settings(spec)
+
+
+@pytest.mark.parametrize("stage", TrainingStage)
+def test_the_shipped_trainer_takes_stages_that_train_all_weights_on_plain_text(demo_spec, stage):
+    spec = replace(demo_spec, stage=stage)
+    if stage in {TrainingStage.PRETRAIN, TrainingStage.CONTINUED}:
+        assert train_settings(spec) == train_settings(demo_spec)
+        return
+    with pytest.raises(SpecError, match=f"stage = '{stage.value}': .*; give the command of your own trainer"):
+        train_settings(spec)
+    own = replace(spec, launcher=replace(spec.launcher, command=("python", "mine.py")))
+    assert TRAIN_VARIABLE not in trainer_environment(own, manifest="/m")
 
 
 def test_the_specs_learning_rate_and_warm_up_replace_the_trainers_own(demo_spec):

@@ -52,7 +52,10 @@ FULL = {
         "clouds": ["aws"], "regions": ["r"], "jurisdictions": ["EU"], "vendors": ["nvidia"],
         "capacity_types": ["spot"], "min_ranks": 2, "max_ranks": 64,
     },
-    "checkpoint": {"root": "gs://c", "format": "megatron", "interval": "10min", "keep_last": 9, "require_resume": True},
+    "checkpoint": {
+        "root": "gs://c", "init_from": "gs://base/step-5", "format": "megatron", "interval": "10min", "keep_last": 9,
+        "require_resume": True,
+    },
     "launcher": {
         "kind": "plain", "command": ["a", "b c"], "environment": {"K": "v"},
         "start_limit": "1min", "grace": "2s", "hang_limit": "3s",
@@ -114,7 +117,12 @@ def test_what_surrounds_the_training_reaches_the_workload_too() -> None:
         max_ranks=64,
     )
     assert spec.checkpoint == CheckpointSpec(
-        root="gs://c", format="megatron", interval_s=600.0, keep_last=9, require_resume=True
+        root="gs://c",
+        init_from="gs://base/step-5",
+        format="megatron",
+        interval_s=600.0,
+        keep_last=9,
+        require_resume=True,
     )
     assert spec.launcher == LauncherSpec(
         kind=Launcher.PLAIN,

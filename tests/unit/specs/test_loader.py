@@ -222,6 +222,7 @@ def test_overrides_are_checked_like_the_file_and_their_paths_like_a_form(tmp_pat
         ({"budgt.deadline": "5h"}, "did you mean 'budget'"),
         ({"name.x": 1}, "no block of keys"),
         ({"checkpoint.root": "/etc"}, "leaves"),
+        ({"stage": "sft", "checkpoint.init_from": "/etc"}, "leaves"),
         ({"checkpoint": {"root": "../x"}}, "leaves"),
         ({"name": object()}, "only text, numbers"),
         ({"": 1}, "unknown key"),

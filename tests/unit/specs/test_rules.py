@@ -19,14 +19,18 @@ STATED = {
 }
 LLAMA = {"model": "llama-3.1-8b"}
 MIXTRAL = {"model": "mixtral-8x7b"}
+BASE = {"init_from": "s3://bucket/step-00000100"}
 LOADER = {"kind": "data_loader", "num_ranks": 2, "command": ["x"]}
 
 BROKEN: list[tuple[dict[str, Any], set[str]]] = [
     ({"model": DROP}, {"communication", "memory", "launcher.command"}),
     ({**STATED, "memory": DROP}, {"memory"}),
-    ({"stage": "lora"}, {"lora"}),
+    ({"stage": "lora"}, {"lora", "checkpoint.init_from"}),
+    ({"stage": "continued"}, {"checkpoint.init_from"}),
+    ({"stage": "sft"}, {"checkpoint.init_from"}),
+    ({"checkpoint": BASE}, {"checkpoint.init_from"}),
     ({"lora": {"rank": 8}}, {"lora"}),
-    ({"stage": "lora", "lora": {"rank": 161}}, {"lora.rank"}),
+    ({"stage": "lora", "lora": {"rank": 161}, "checkpoint": BASE}, {"lora.rank"}),
     ({"data": {"kind": "files"}}, {"data.source"}),
     ({"data.source": "https://x/y"}, {"data.source"}),
     ({"data.held_out": "100%"}, {"data.held_out"}),
@@ -80,7 +84,9 @@ BROKEN: list[tuple[dict[str, Any], set[str]]] = [
 KEPT: list[dict[str, Any]] = [
     {},
     STATED,
-    {"stage": "lora", "lora": {"rank": 8}},
+    {"stage": "lora", "lora": {"rank": 8}, "checkpoint": BASE},
+    {"stage": "continued", "checkpoint": BASE},
+    {"stage": "sft", "checkpoint": BASE},
     {"data": {"kind": "files", "source": "s3://bucket/x"}},
     {"budget": {"tokens": "2M tokens"}, "batch.schedule": [{"from": 0}, {"from": "1M tokens"}]},
     {"optimizer": {"learning_rate": 3e-4, "warmup_steps": 9}},
