@@ -6,6 +6,7 @@ Adding a kind or an optional field keeps old journals readable; anything else ne
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -218,12 +219,20 @@ class LookFailed:
     kind: Literal["look_failed"] = "look_failed"
 
 
+class DeadlineCause(StrEnum):
+    """What a run has no more of."""
+
+    TIME = "time"
+    MONEY = "money"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The run may not go on. ``last_step`` is the last step seen."""
 
     at_s: float
     last_step: int | None = None
+    cause: DeadlineCause = DeadlineCause.TIME
     kind: Literal["deadline_reached"] = "deadline_reached"
 
 

@@ -239,10 +239,17 @@ def _fault_detected(state: RunState, event: ev.FaultDetected) -> RunState:
     return _recovering(state, event.fault)
 
 
+_TOO_LATE = {
+    ev.DeadlineCause.TIME: ("deadline reached", "allow more time (budget.deadline) or more capacity"),
+    ev.DeadlineCause.MONEY: ("budget used up", "allow more (budget.max_usd) and clear the task to go on"),
+}
+
+
 def _deadline_reached(state: RunState, event: ev.DeadlineReached) -> RunState:
     step = event.last_step if event.last_step is not None else state.last_step
-    reached = f"deadline reached at step {step}" if step is not None else "deadline reached before the first step"
-    state = replace(state, last_step=step, reason=f"{reached}: allow more time (budget.deadline) or more capacity")
+    reached, advice = _TOO_LATE[event.cause]
+    where = f"at step {step}" if step is not None else "before the first step"
+    state = replace(state, last_step=step, reason=f"{reached} {where}: {advice}")
     alive = state.handle is not None and state.phase in (RunPhase.WATCHING, RunPhase.RECOVERING)
     return replace(state, phase=RunPhase.ENDING if alive else RunPhase.FAILING)
 

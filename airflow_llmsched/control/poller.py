@@ -41,6 +41,7 @@ class WatchState:
     launched_at_s: float = 0.0
     wake_at_s: float | None = None
     deadline_s: float | None = None
+    deadline_cause: ev.DeadlineCause = ev.DeadlineCause.TIME
     start_limit_s: float = 120.0
     hang_limit_s: float = 300.0
     poll_interval_s: float = 2.0
@@ -99,7 +100,7 @@ def observe(watch: WatchState, seen: Observation) -> tuple[WatchState, PollVerdi
 
 def _wait(watch: WatchState, seen: Observation) -> PollVerdict:
     if watch.deadline_s is not None and seen.at_s >= watch.deadline_s:
-        return HandOver(event=ev.DeadlineReached(at_s=seen.at_s, last_step=watch.last_step))
+        return HandOver(event=_too_late(watch, seen.at_s))
     wake_at_s = seen.at_s if watch.wake_at_s is None else watch.wake_at_s
     if seen.at_s >= wake_at_s:
         return HandOver(event=ev.Woke(at_s=seen.at_s))
@@ -109,7 +110,7 @@ def _wait(watch: WatchState, seen: Observation) -> PollVerdict:
 
 def _blind(watch: WatchState, key: AttemptKey, seen: Observation) -> PollVerdict:
     if watch.deadline_s is not None and seen.at_s >= watch.deadline_s:
-        return HandOver(event=ev.DeadlineReached(at_s=seen.at_s, last_step=watch.last_step))
+        return HandOver(event=_too_late(watch, seen.at_s))
     if watch.num_look_errors > watch.max_look_errors:
         reason = seen.error or "the engine said nothing about the gang"
         return HandOver(event=ev.LookFailed(at_s=seen.at_s, key=key, num_errors=watch.num_look_errors, reason=reason))
@@ -151,13 +152,17 @@ def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus) 
             )
         )
     if watch.deadline_s is not None and at_s >= watch.deadline_s:
-        return HandOver(event=ev.DeadlineReached(at_s=at_s, last_step=watch.last_step))
+        return HandOver(event=_too_late(watch, at_s))
     fault = _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
     if fault is not None:
         return HandOver(
             event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)
         )
     return _until_deadline(watch, at_s, watch.poll_interval_s)
+
+
+def _too_late(watch: WatchState, at_s: float) -> ev.DeadlineReached:
+    return ev.DeadlineReached(at_s=at_s, last_step=watch.last_step, cause=watch.deadline_cause)
 
 
 def _until_deadline(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:

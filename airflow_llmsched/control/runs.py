@@ -20,6 +20,7 @@ from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSumma
 from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands, fold
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
+from airflow_llmsched.control.spending import used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
@@ -42,14 +43,16 @@ class _Session:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         records = journal.records()
+        self.events: list[ev.AnyEvent] = [event for record in records for event in record]
         self._next_number = len(records) + 1
         self._pending: list[ev.AnyEvent] = []
-        self.state = fold(journal.run_key, (event for record in records for event in record))
+        self.state = fold(journal.run_key, self.events)
 
     def record(self, *events: ev.AnyEvent) -> None:
         """Advance by ``events``; durable after the next :meth:`flush`."""
         for event in events:
             self.state, _ = advance(self.state, event)
+            self.events.append(event)
             self._pending.append(event)
 
     def flush(self) -> None:
@@ -236,7 +239,7 @@ class RunDriver:
 
     def _drive(self, session: _Session) -> Outcome:
         while True:
-            outcome = self._outcome(session.state)
+            outcome = self._outcome(session)
             if outcome is not None:
                 session.flush()
                 return outcome
@@ -256,7 +259,8 @@ class RunDriver:
             return
         self._effects.stop(handle)
 
-    def _outcome(self, state: RunState) -> Outcome | None:
+    def _outcome(self, session: _Session) -> Outcome | None:
+        state = session.state
         if self._superseded(state):
             return Failed(reason=f"superseded: generation {state.generation} of run {state.run} goes on elsewhere")
         if state.phase is RunPhase.SUCCEEDED:
@@ -269,7 +273,7 @@ class RunDriver:
             return Failed(reason=f"cancelled: {state.reason}", cancelled=True)
         if state.phase not in (RunPhase.WATCHING, RunPhase.WAITING):
             return None
-        return Watch(state=self._watch_state(state))
+        return Watch(state=self._watch_state(session))
 
     def _superseded(self, state: RunState) -> bool:
         """Whether a later try or a clear has taken the run over from this worker."""
@@ -277,14 +281,17 @@ class RunDriver:
         taken = bool(context.owner and state.owner and context.owner != state.owner) and not state.phase.terminal
         return taken or context.generation < state.asked_generation
 
-    def _watch_state(self, state: RunState) -> WatchState:
+    def _watch_state(self, session: _Session) -> WatchState:
+        state = session.state
+        deadline_s, cause = self._deadline(session)
         context, launcher = self._context, self._context.workload.launcher
         return WatchState(
             handle=state.handle,
             channel_root=state.channel_root,
             launched_at_s=state.launched_at_s or 0.0,
             wake_at_s=state.waiting_until_s if state.phase is RunPhase.WAITING else None,
-            deadline_s=context.deadline_s,
+            deadline_s=deadline_s,
+            deadline_cause=cause,
             # The engine enforces the limit and knows better which rank is late; this is the backstop.
             start_limit_s=launcher.start_limit_s + launcher.grace_s,
             hang_limit_s=launcher.hang_limit_s,
@@ -294,6 +301,16 @@ class RunDriver:
             max_look_errors=context.max_look_errors,
             num_steps=context.num_steps,
         )
+
+    def _deadline(self, session: _Session) -> tuple[float | None, ev.DeadlineCause]:
+        """Return when the run must end, and for want of what."""
+        time_s, max_usd = self._context.deadline_s, self._context.workload.budget.max_usd
+        if max_usd is not None:
+            launches = history.attempts(session.events)
+            money_s = used_up_at_s(launches, max_usd=max_usd, now_s=self._clock.now_s())
+            if money_s is not None and (time_s is None or money_s < time_s):
+                return money_s, ev.DeadlineCause.MONEY
+        return time_s, ev.DeadlineCause.TIME
 
     def _summarize(self, state: RunState) -> None:
         if state.phase is RunPhase.NEW:
