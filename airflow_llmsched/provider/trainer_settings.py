@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from airflow_llmsched.domain.workload import BatchPhase, OptimizerSpec, TrainingStage, WorkloadSpec
+from airflow_llmsched.domain.workload import (
+    BatchPhase,
+    ModelShape,
+    OptimizerKind,
+    OptimizerSpec,
+    Positions,
+    TrainingStage,
+    WorkloadSpec,
+)
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.trainers.settings import (
     DATASET_VARIABLE,
@@ -18,7 +26,21 @@ from airflow_llmsched.trainers.settings import (
 TRAINER = "airflow_llmsched.trainers.byte_gpt"
 EVALUATOR = "airflow_llmsched.trainers.evaluate"
 
+_OWN_TRAINER = "give the command of your own trainer"
 _STAGES = (TrainingStage.PRETRAIN, TrainingStage.CONTINUED)
+_ARCHITECTURE = {
+    "vocab_size": (NUM_BYTE_VALUES, f"byte-level models, vocab_size {NUM_BYTE_VALUES}"),
+    "experts": (None, "dense models"),
+    "positions": (Positions.ROTARY, "rotary positions"),
+    "norm_has_weight": (True, "norms with a weight"),
+    "norm_has_bias": (False, "norms without a bias"),
+    "attention_qkv_bias": (False, "attention without biases"),
+    "attention_out_bias": (False, "attention without biases"),
+    "mlp_bias": (False, "MLPs without biases"),
+    "qk_norm": (False, "queries and keys without norms"),
+    "attention_window_tokens": (None, "attention to the start of the sequence"),
+}
+"""What ``trainers.model`` builds, by field of a shape: the one value it knows, and how to say so."""
 
 
 def trainer_command(spec: WorkloadSpec) -> tuple[str, ...]:
@@ -38,15 +60,10 @@ def trainer_environment(spec: WorkloadSpec, *, manifest: str) -> dict[str, str]:
 def train_settings(spec: WorkloadSpec) -> TrainSettings:
     """Return the shipped trainer's settings for ``spec``. Raises ``SpecError`` for what it cannot train."""
     if spec.stage not in _STAGES:
-        hint = f"the shipped trainer knows {' and '.join(_STAGES)} only; give the command of your own trainer"
-        raise SpecError(path="stage", value=spec.stage.value, hint=hint)
-    model = spec.model
-    if model is None or model.vocab_size != NUM_BYTE_VALUES or model.experts is not None:
-        raise SpecError(
-            path="launcher.command",
-            hint=f"the shipped trainer knows dense byte-level models only (vocabulary {NUM_BYTE_VALUES}); "
-            "give the command of your own trainer",
-        )
+        raise _beyond("stage", spec.stage.value, " and ".join(_STAGES))
+    if spec.optimizer.kind is not OptimizerKind.ADAMW:
+        raise _beyond("optimizer.kind", spec.optimizer.kind.value, OptimizerKind.ADAMW.value)
+    model = _known_model(spec.model)
     first, *later = spec.batch
     return TrainSettings(
         num_layers=model.num_layers,
@@ -68,6 +85,23 @@ def train_settings(spec: WorkloadSpec) -> TrainSettings:
         keep_last=spec.checkpoint.keep_last,
         seed=spec.seed,
     )
+
+
+def _known_model(model: ModelShape | None) -> ModelShape:
+    """Return the model. Raises ``SpecError`` by the name of the field in which the trainer's would differ from it."""
+    if model is None:
+        raise SpecError(path="model", hint=f"is required by the shipped trainer; {_OWN_TRAINER}")
+    for name, (known, words) in _ARCHITECTURE.items():
+        value = getattr(model, name)
+        if value != known:
+            raise _beyond(f"model.{name}", str(value), words)
+    if model.head_size * model.num_heads != model.hidden_size:
+        raise _beyond("model.head_size", model.head_size, "heads of hidden_size / num_heads")
+    return model
+
+
+def _beyond(path: str, value: object, known: str) -> SpecError:
+    return SpecError(path=path, value=value, hint=f"the shipped trainer knows only {known}; {_OWN_TRAINER}")
 
 
 def _optimizer(optimizer: OptimizerSpec) -> dict[str, Any]:

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.workload import TrainingStage
+from airflow_llmsched.domain.workload import ExpertShape, OptimizerKind, Positions, TrainingStage
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.provider.trainer_settings import (
     TRAINER,
     train_settings,
     trainer_command,
     trainer_environment,
 )
+from airflow_llmsched.trainers.model import ByteGpt
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE, TrainSettings
 
 
@@ -35,10 +37,44 @@ def test_a_command_of_the_specs_own_gets_no_settings_of_ours(demo_spec):
     assert TRAIN_VARIABLE not in trainer_environment(spec, manifest="/m")
 
 
-def test_a_model_the_shipped_trainer_does_not_know_is_refused(demo_spec):
-    spec = replace(demo_spec, model=replace(demo_spec.model, vocab_size=50257))
-    with pytest.raises(SpecError, match="give the command of your own trainer"):
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"vocab_size": 50257},
+        {"experts": ExpertShape(num_routed=4, num_active=2, expert_hidden_size=64)},
+        {"positions": Positions.LEARNED, "max_positions": 128},
+        {"positions": Positions.NONE},
+        {"norm_has_weight": False},
+        {"norm_has_bias": True},
+        {"attention_qkv_bias": True},
+        {"attention_out_bias": True},
+        {"mlp_bias": True},
+        {"qk_norm": True, "qk_norm_full_width": True},
+        {"attention_window_tokens": 64},
+        {"head_size": 64},
+    ],
+)
+def test_a_model_the_shipped_trainer_would_not_build_is_refused_by_the_field(demo_spec, foreign):
+    spec = replace(demo_spec, model=replace(demo_spec.model, **foreign))
+    with pytest.raises(SpecError, match="give the command of your own trainer") as caught:
         train_settings(spec)
+    assert caught.value.path == f"model.{next(iter(foreign))}"
+
+
+def test_a_job_without_a_model_is_not_for_the_shipped_trainer(demo_spec):
+    with pytest.raises(SpecError, match=r"model: .*; give the command of your own trainer"):
+        train_settings(replace(demo_spec, model=None))
+
+
+def test_an_optimizer_the_shipped_trainer_does_not_know_is_refused(demo_spec):
+    spec = replace(demo_spec, optimizer=replace(demo_spec.optimizer, kind=OptimizerKind.SGD))
+    with pytest.raises(SpecError, match=r"optimizer\.kind = 'sgd': .* only adamw"):
+        train_settings(spec)
+
+
+def test_what_the_trainer_builds_has_the_parameters_that_were_planned_for(demo_spec):
+    built = ByteGpt(train_settings(demo_spec))
+    assert sum(each.numel() for each in built.parameters()) == count_parameters(demo_spec.model).total
 
 
 @pytest.mark.parametrize("stage", TrainingStage)
