@@ -177,9 +177,17 @@ def _run_path(dag_id: str, run_id: str) -> str:
     return f"/api/v2/dags/{_part(dag_id)}/dagRuns/{_part(run_id)}"
 
 
+_LOG_NOISE = frozenset(
+    {"event", "timestamp", "level", "logger", "error_detail", "filename", "lineno", "loc"}
+    | {"dag_id", "run_id", "task_id", "ti_id", "map_index", "try_number"}
+)
+
+
 def _log_line(line: str | Json) -> str:
-    """Structured lines carry their text in ``event``; everything else they carry follows it."""
+    """Return a structured line as text: when, how bad, what, and the errors it carries. Where it was logged is noise."""
     if isinstance(line, str):
         return line
-    rest = {key: value for key, value in line.items() if key not in ("event", "timestamp", "level", "logger") and value}
-    return f"{line.get('timestamp') or ''} {line.get('level') or ''} {line.get('event')} {rest or ''}".strip()
+    rest = {key: value for key, value in line.items() if key not in _LOG_NOISE and value}
+    head = f"{line.get('timestamp') or ''} {line.get('level') or ''} {line.get('event')} {rest or ''}".strip()
+    errors = [f"  {each.get('exc_type')}: {each.get('exc_value')}" for each in line.get("error_detail") or ()]
+    return "\n".join((head, *errors))

@@ -156,3 +156,10 @@ def test_log_lines_read_as_text(server, client):
     lines = [{"timestamp": "12:00", "level": "info", "event": "step", "loss": 2.5}, "plain"]
     server.answers[("GET", f"{RUN}/taskInstances/t/logs/2")] = [(200, {"content": lines})]
     assert client.log("d", "r", "t", try_number=2) == "12:00 info step {'loss': 2.5}\nplain"
+
+
+def test_a_logged_error_reads_as_its_type_and_message(server, client):
+    detail = [{"exc_type": "SpecError", "exc_value": "a.yaml:6: model: is absent", "frames": [{"lineno": 1}]}]
+    line = {"level": "error", "event": "Task failed", "ti_id": "x", "lineno": 7, "error_detail": detail}
+    server.answers[("GET", f"{RUN}/taskInstances/t/logs/1")] = [(200, {"content": [line]})]
+    assert client.log("d", "r", "t") == "error Task failed\n  SpecError: a.yaml:6: model: is absent"
