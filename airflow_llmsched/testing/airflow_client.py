@@ -184,7 +184,7 @@ _LOG_NOISE = frozenset(
 
 
 def _log_line(line: str | Json) -> str:
-    """Return a structured line as text: when, how bad, what, and the errors it carries. Where it was logged is noise."""
+    """Return a structured line as text: when, how bad, what, and its errors. Where it was logged is noise."""
     if isinstance(line, str):
         return line
     rest = {key: value for key, value in line.items() if key not in _LOG_NOISE and value}
