@@ -27,7 +27,7 @@ def shortfalls(report: RunReport) -> list[str]:
     if report.evaluation is None:
         found.append("there was no evaluation")
     elif not report.evaluation.passed:
-        found.append(f"held-out loss {report.evaluation.loss:.3f} is above the gate {report.evaluation.max_loss}")
+        found.append(f"held-out loss {_number(report.evaluation.loss)} is above the gate {report.evaluation.max_loss}")
     return found
 
 
@@ -81,7 +81,7 @@ def _facts(report: RunReport) -> list[Text]:
         gate = "no gate" if report.evaluation.max_loss is None else f"gate {report.evaluation.max_loss}"
         word = "passed" if report.evaluation.passed else "FAILED"
         at = f"held-out loss at step {report.evaluation.checkpoint_step}"
-        facts.append(Text(f"{at}: {report.evaluation.loss:.3f} nats/byte ({gate}: {word})"))
+        facts.append(Text(f"{at}: {_number(report.evaluation.loss)} nats/byte ({gate}: {word})"))
     facts.append(Text(f"training loss at the end: {_number(report.final_loss)}"))
     cost = "unknown, a node shape has no list price" if report.usd is None else f"{report.usd:.4f} USD"
     facts.append(Text(f"cost at list price: {cost}"))

@@ -54,20 +54,26 @@ class SingleRun:
     def start(self) -> Outcome:
         """Adopt the generation's gang, take its result, or launch it. Older generations are stopped first.
 
-        Raises ``CouldNotLookError`` when it is unknown what exists, ``CapacityError`` when nothing is free.
+        One that an earlier try stopped (its worker was told to end) is launched again. A generation that a clear has
+        overtaken fails, and touches nothing. Raises ``CouldNotLookError`` when it is unknown what exists,
+        ``CapacityError`` when nothing is free, ``LaunchError`` when the engine could not start it.
         """
-        seen = self._look()
-        for handle, status in seen.items():
-            if handle.key.generation != self._settings.generation and not status.phase.ended:
-                self._engine.stop(handle, grace_s=self._settings.grace_s)
-        mine = [handle for handle in seen if handle.key.generation == self._settings.generation]
+        generation = self._settings.generation
+        seen = _look(self._engine, self._settings.key)
+        newer = max((handle.key.generation for handle in seen), default=generation)
+        if newer > generation:
+            return Failed(reason=f"superseded: generation {newer} of {self._settings.key} goes on elsewhere")
+        mine = {handle: status for handle, status in seen.items() if handle.key.generation == generation}
+        for handle in seen.keys() - mine.keys():
+            self._engine.stop(handle, grace_s=self._settings.grace_s)
         if not mine:
             return self._launch(attempt=1)
         newest = max(mine, key=lambda handle: handle.key.attempt)
-        status = seen[newest]
-        if not status.phase.ended:
+        if not mine[newest].phase.ended:
             return self._watch(newest)
-        return self._conclude(newest, status)
+        if mine[newest].phase is GangPhase.STOPPED:
+            return self._launch(attempt=newest.key.attempt + 1)
+        return self._conclude(newest, mine[newest])
 
     def handle(self, event: ev.AnyEvent) -> Outcome:
         """Act on what a watcher handed over."""
@@ -78,7 +84,12 @@ class SingleRun:
                 self._engine.stop(self._handle_of(key), grace_s=self._settings.grace_s)
                 return self._again(key, fault)
             case ev.DeadlineReached():
-                stop_all(self._engine, self._settings.key, grace_s=self._settings.grace_s)
+                stop_all(
+                    self._engine,
+                    self._settings.key,
+                    grace_s=self._settings.grace_s,
+                    through_generation=self._settings.generation,
+                )
                 return Failed(reason="not done by its deadline")
             case _:
                 return self.start()
@@ -121,13 +132,17 @@ class SingleRun:
                 return handle
         raise CouldNotLookError(f"engine {self._engine.name} no longer knows {key.name}, which it had started")
 
-    def _look(self) -> dict[GangHandle, GangStatus]:
-        return _look(self._engine, self._settings.key)
 
+def stop_all(engine: Engine, key: RunKey, *, grace_s: float, through_generation: int | None = None) -> tuple[str, ...]:
+    """Stop every live gang under ``key``, or those up to a generation; return their names. Idempotent.
 
-def stop_all(engine: Engine, key: RunKey, *, grace_s: float) -> tuple[str, ...]:
-    """Stop every live gang under ``key``; return their names. Idempotent. Raises ``CouldNotLookError``."""
-    alive = [handle for handle, status in _look(engine, key).items() if not status.phase.ended]
+    Raises ``CouldNotLookError``.
+    """
+    alive = [
+        handle
+        for handle, status in _look(engine, key).items()
+        if not status.phase.ended and (through_generation is None or handle.key.generation <= through_generation)
+    ]
     for handle in alive:
         engine.stop(handle, grace_s=grace_s)
     return tuple(handle.key.name for handle in alive)

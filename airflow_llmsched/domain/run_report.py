@@ -104,14 +104,18 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """Held-out loss of one checkpoint and its gate (``max_loss`` None: there was no gate)."""
+    """Held-out loss of one checkpoint and its gate (``max_loss`` None: there was no gate).
+
+    ``loss`` is None when it was not a finite number. ``evaluated_at_s`` is Unix seconds; 0 in records without it.
+    """
 
     checkpoint_step: int
-    loss: float
+    loss: float | None
     passed: bool
     max_loss: float | None = None
     num_tokens: int | None = None
     checkpoint_path: str = ""
+    evaluated_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

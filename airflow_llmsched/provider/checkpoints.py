@@ -13,16 +13,17 @@ from airflow_llmsched.registry import AdapterGroup, load
 log = logging.getLogger(__name__)
 
 
-def newest_complete(paths: Sequence[str], format_name: str, min_step: int) -> dict[str, Any] | None:
-    """Return the complete checkpoint of the highest step below ``paths`` that is at least ``min_step``, or None.
+def newest_complete(path: str | Sequence[str], format_name: str, min_step: int) -> dict[str, Any] | None:
+    """Return the complete checkpoint of the highest step below ``path`` that is at least ``min_step``, or None.
 
-    A root that cannot be read is logged and counts as "not seen yet": waiting is what a sensor is for.
+    ``path`` is one root (a string, never a list of letters) or several. A root that cannot be read is logged and counts
+    as "not seen yet": waiting is what a sensor is for.
     """
     format_ = load(AdapterGroup.CHECKPOINT_FORMATS, format_name)()
     best = None
-    for path in paths:
+    for root in [path] if isinstance(path, str) else path:
         try:
-            for ref in format_.scan(path):
+            for ref in format_.scan(root):
                 if ref.complete and ref.step >= min_step and (best is None or ref.step > best.step):
                     best = ref
         except CouldNotLookError as error:

@@ -69,31 +69,57 @@ def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
     )
 
 
-def stop_evaluation(settings: GangSettings) -> tuple[str, ...]:
-    """Stop every live evaluation gang of the run; return their names. Needs neither checkpoint nor data. Idempotent."""
-    key = settings.scope.evaluation_key
-    return stop_all(open_engine(settings.engine, settings.engine_options), key, grace_s=STOP_GRACE_S)
+def stop_evaluation(settings: GangSettings, *, through_generation: int | None = None) -> tuple[str, ...]:
+    """Stop the run's live evaluation gangs, or those up to a generation; return their names. Idempotent.
+
+    Needs neither checkpoint nor data. Raises ``CouldNotLookError``.
+    """
+    return stop_all(
+        open_engine(settings.engine, settings.engine_options),
+        settings.scope.evaluation_key,
+        grace_s=STOP_GRACE_S,
+        through_generation=through_generation,
+    )
 
 
-def read_evaluation(settings: GangSettings, *, checkpoint: str) -> EvaluationResult:
-    """Read what the evaluator wrote and apply the spec's gate. Raises ``DataError`` when it is no result."""
+def read_evaluation(settings: GangSettings, *, checkpoint: str, now_s: float) -> EvaluationResult:
+    """Read what the evaluator wrote and apply the spec's gate; a loss that is not finite never passes.
+
+    Raises ``DataError`` naming the file when it is no result.
+    """
     evaluation = run_files.read_spec(settings.scope).evaluation or EvaluationSpec()
     path = _output(settings)
     try:
         written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         loss, step = float(written["loss"]), int(written["checkpoint_step"])
+        num_tokens = None if written.get("num_tokens") is None else int(written["num_tokens"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is no evaluation result ({type(error).__name__}: {error}): the evaluator must write JSON with "
             "loss and checkpoint_step there before it exits 0"
         ) from error
+    finite = math.isfinite(loss)
     return EvaluationResult(
         checkpoint_step=step,
-        loss=loss,
-        passed=math.isfinite(loss) and (evaluation.max_loss is None or loss <= evaluation.max_loss),
+        loss=loss if finite else None,
+        passed=finite and (evaluation.max_loss is None or loss <= evaluation.max_loss),
         max_loss=evaluation.max_loss,
-        num_tokens=written.get("num_tokens"),
+        num_tokens=num_tokens,
         checkpoint_path=checkpoint,
+        evaluated_at_s=now_s,
+    )
+
+
+def why_not_passed(result: EvaluationResult) -> str:
+    """Return what is wrong with a result that did not pass, and what to do."""
+    if result.loss is None:
+        return (
+            f"held-out loss at step {result.checkpoint_step} is not a finite number: the model has diverged, or the "
+            "evaluator is at fault; look at its log"
+        )
+    return (
+        f"held-out loss {result.loss:.4f} at step {result.checkpoint_step} is above the gate {result.max_loss}: "
+        "train longer, or change evaluation.max_loss in the spec"
     )
 
 
@@ -111,6 +137,7 @@ def _gang(
     manifest_path = f"{manifest.root}/manifest.json"
     output = _output(settings)
     output.parent.mkdir(parents=True, exist_ok=True)
+    output.unlink(missing_ok=True)  # an earlier launch's result must not stand for this one's
     environment = {
         **spec.launcher.environment,
         CHECKPOINT_VARIABLE: checkpoint,

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.single import stop_all
 from airflow_llmsched.domain.identity import RunKey
-from airflow_llmsched.errors import DataError
+from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings, open_driver
@@ -32,6 +32,8 @@ def _release_training(settings: GangSettings, key: RunKey) -> tuple[str, ...]:
     if Journal(scope.store(), key).read():
         try:
             return open_driver(settings).release()
-        except DataError:
-            pass  # it failed before its spec or its data was there: there is no driver, but there may be a gang
+        except (DataError, SpecError):
+            # Its spec or data never came, or the spec was replaced by one that cannot be trained: that makes no driver,
+            # but there may be a gang.
+            pass
     return stop_all(open_engine(settings.engine, settings.engine_options), key, grace_s=STOP_GRACE_S)

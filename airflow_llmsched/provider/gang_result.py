@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from airflow_llmsched.control.context import Succeeded
@@ -14,8 +15,13 @@ from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 
 def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFormat) -> dict[str, Any]:
-    """Return the run's result, JSON-safe. ``loss`` is the training loss of the last step that any rank reported."""
+    """Return the run's result, JSON-safe. ``loss`` is the training loss of the last step that any rank reported.
+
+    ``num_attempts`` and ``world_sizes`` are those of the generation that ended; ``loss`` may be older, when that one
+    had nothing left to train.
+    """
     attempts = driver.attempts()
+    generation = driver.state().generation
     checkpoint = outcome.checkpoint
     return {
         "checkpoint": checkpoint.path if checkpoint else None,
@@ -24,17 +30,18 @@ def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFo
         "step": outcome.last_step,
         "loss": last_loss(attempts),
         "num_attempts": outcome.num_attempts,
-        "world_sizes": [attempt.plan.layout.world_size for attempt in attempts],
+        "world_sizes": [each.plan.layout.world_size for each in attempts if each.key.generation == generation],
     }
 
 
 def last_loss(attempts: tuple[AttemptRecord, ...]) -> float | None:
-    """Return the loss of the highest step of the last attempt that trained; None when none did."""
+    """Return the loss of the highest step of the last attempt that trained; None when none did or it is not finite."""
     for attempt in reversed(attempts):
         reports = read_all(DirectoryChannel(attempt.channel_root))
         steps = [step for report in reports for step in report.steps]
         if steps:
-            return max(steps, key=lambda step: step.step).loss
+            loss = max(steps, key=lambda step: step.step).loss
+            return loss if math.isfinite(loss) else None  # NaN is no JSON
     return None
 
 

@@ -47,13 +47,8 @@ def handed_over(event: Any) -> dict[str, Any]:
     return {"handover": codec.to_plain(event, Handover), "yielded_at_s": time.time()}
 
 
-def broken(error: Exception) -> dict[str, Any]:
-    """Return the payload that tells the worker that watching itself failed."""
-    return {"broken": f"{type(error).__name__}: {error}", "yielded_at_s": time.time()}
-
-
 def cancel(purpose: str, settings: Mapping[str, Any]) -> None:
-    """End the generation's gang because a person ended its task. Does nothing when a newer try owns the run."""
+    """End the generation's gang because a person ended its task. A newer try's or generation's gang is left alone."""
     CANCEL[purpose](codec.from_plain(GangSettings, settings))
 
 
@@ -61,4 +56,9 @@ def _cancel_training(settings: GangSettings) -> None:
     open_driver(settings).cancel(KILLED)
 
 
-CANCEL = {"train": _cancel_training, "evaluate": stop_evaluation}
+def _cancel_evaluation(settings: GangSettings) -> None:
+    stop_evaluation(settings, through_generation=settings.generation)
+
+
+CANCEL = {"train": _cancel_training, "evaluate": _cancel_evaluation}
+"""How a trigger ends its gang, by ``GangOperator.purpose``."""

@@ -6,6 +6,30 @@ from typing import Any
 
 _OPERATORS = "airflow_llmsched.provider.operators"
 
+_OPTIONS: dict[str, Any] = {
+    "state_root": {
+        "description": (
+            "Folder shared by workers, triggerers, API server and gang nodes. Journals, channels, datasets, "
+            "checkpoints and reports of all runs live below it. Empty: $AIRFLOW_HOME/llmsched."
+        ),
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/mnt/shared/llmsched",
+        "default": "",
+    },
+    "handoff_limit": {
+        "description": (
+            "Seconds that a gang may run unwatched between a trigger's event and the worker that acts on it (a full "
+            "pool, a paused DAG, a slow scheduler)."
+        ),
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": None,
+        "default": "1800",
+    },
+}
+"""Our section of Airflow's configuration."""
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return what Airflow's provider manager needs to know."""
@@ -50,32 +74,5 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": ["airflow_llmsched.provider.links.RunReportLink"],
         "plugins": [{"name": "llmsched", "plugin-class": "airflow_llmsched.provider.plugin.LlmschedPlugin"}],
         "cli": ["airflow_llmsched.provider.cli.get_cli_commands"],
-        "config": {
-            "llmsched": {
-                "description": "Settings of airflow-provider-llmsched.",
-                "options": {
-                    "state_root": {
-                        "description": (
-                            "Folder shared by workers, triggerers, API server and gang nodes. Journals, channels, "
-                            "datasets, checkpoints and reports of all runs live below it. "
-                            "Empty: $AIRFLOW_HOME/llmsched."
-                        ),
-                        "version_added": "0.1.0",
-                        "type": "string",
-                        "example": "/mnt/shared/llmsched",
-                        "default": "",
-                    },
-                    "handoff_limit": {
-                        "description": (
-                            "Seconds that a gang may run unwatched between a trigger's event and the worker that acts "
-                            "on it (a full pool, a paused DAG, a slow scheduler)."
-                        ),
-                        "version_added": "0.1.0",
-                        "type": "float",
-                        "example": None,
-                        "default": "1800",
-                    },
-                },
-            }
-        },
+        "config": {"llmsched": {"description": "Settings of airflow-provider-llmsched.", "options": _OPTIONS}},
     }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import history
@@ -25,6 +25,8 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files
 from airflow_llmsched.reports.build import ModelSpeed, build_report
 from airflow_llmsched.telemetry.channel import DirectoryChannel
+
+T = TypeVar("T")
 
 _OUTCOMES = {
     RunPhase.SUCCEEDED: RunOutcome.SUCCEEDED,
@@ -53,7 +55,8 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
     state = fold(scope.run_key, events)
     attempts = tuple(each for each in history.attempts(events) if each.key.generation == state.generation)
     spec = _or_none(run_files.read_spec, scope)
-    evaluation = _evaluation(scope)
+    start_s = _start_s(scope, events, state)
+    evaluation = _evaluation(scope, generation_start_s=start_s)
     return build_report(
         names=RunNames(
             run_key=scope.run_key,
@@ -64,7 +67,7 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         ),
         outcome=_outcome(state, spec, evaluation),
         reason=state.reason,
-        run_start_s=_start_s(scope, events, state),
+        run_start_s=start_s,
         run_end_s=end_s,
         created_at_s=time.time(),
         spans=history.spans(scope.run_key, events),
@@ -105,14 +108,14 @@ def _checkpoints(scope: RunScope, spec: WorkloadSpec) -> Iterator[tuple[Checkpoi
         return  # the report notes which marked checkpoints nobody saw on storage
 
 
-def _evaluation(scope: RunScope) -> EvaluationResult | None:
-    found: EvaluationResult | None = _or_none(
-        lambda each: run_files.read(
-            each, run_files.EVALUATION_FILE, EvaluationResult, made_by="EvaluateCheckpointOperator"
-        ),
-        scope,
-    )
-    return found
+def _evaluation(scope: RunScope, *, generation_start_s: float) -> EvaluationResult | None:
+    """Return what is known of the evaluation; one of a generation before this one does not count."""
+    found = _or_none(_read_evaluation, scope)
+    return found if found is not None and found.evaluated_at_s >= generation_start_s else None
+
+
+def _read_evaluation(scope: RunScope) -> EvaluationResult:
+    return run_files.read(scope, run_files.EVALUATION_FILE, EvaluationResult, made_by="EvaluateCheckpointOperator")
 
 
 def _prices(attempts: tuple[AttemptRecord, ...]) -> PriceList | None:
@@ -137,7 +140,7 @@ def _speed(spec: WorkloadSpec | None, attempts: tuple[AttemptRecord, ...]) -> Mo
     return ModelSpeed(flop_per_token=flop.training_flop, peak_flop_per_s=peak)
 
 
-def _or_none(read: Any, scope: RunScope) -> Any:
+def _or_none(read: Callable[[RunScope], T], scope: RunScope) -> T | None:
     try:
         return read(scope)
     except DataError:

@@ -31,6 +31,11 @@ def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
     return {"uri": f"{store.uri}/{key}", "digest": hashlib.sha256(data).hexdigest()}
 
 
+def delete(scope: RunScope, name: str) -> None:
+    """Remove a file of the run; silent when it is absent."""
+    scope.store().delete(f"runs/{scope.run_key}/{name}")
+
+
 def read(scope: RunScope, name: str, type_: type[T], *, made_by: str) -> T:
     """Load what :func:`write` stored. Raises ``DataError`` naming the task to run when it is absent or damaged."""
     key = f"runs/{scope.run_key}/{name}"

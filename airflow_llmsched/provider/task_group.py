@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -55,21 +55,15 @@ def pretraining_task_group(
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
     """
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
-    outlets: Sequence[Asset] = [checkpoint_asset] if checkpoint_asset is not None else []
+    form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd}
+    outlets = [] if checkpoint_asset is None else [checkpoint_asset]
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        opened = OpenRunOperator(
-            task_id="open_run",
-            spec=spec,
-            allow_inline=allow_inline,
-            objective=objective,
-            deadline=deadline,
-            max_usd=max_usd,
-        ).as_setup()
+        opened = OpenRunOperator(task_id="open_run", spec=spec, allow_inline=allow_inline, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where)
         trained = RunGangOperator(
-            task_id="run_gang", deferrable=deferrable, outlets=list(outlets), **where, **dict(gang_arguments or {})
+            task_id="run_gang", deferrable=deferrable, outlets=outlets, **where, **dict(gang_arguments or {})
         )
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
         released = ReleaseOperator(task_id="release", **where)

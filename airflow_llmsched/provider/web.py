@@ -43,8 +43,7 @@ def build_app() -> FastAPI:
 
     @app.get("/runs", response_class=HTMLResponse)
     def runs(user: GetUserDep) -> HTMLResponse:
-        readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-        shown = [summary for summary in _summaries() if summary.get("dag_id") in readable]
+        shown = _readable(_summaries(), user)[:MAX_LISTED_RUNS]
         return HTMLResponse(_runs_page(shown), headers=REPORT_HEADERS)
 
     @app.get("/runs/{run_key}/report", response_class=HTMLResponse)
@@ -56,6 +55,8 @@ def build_app() -> FastAPI:
     @app.get("/dags/{dag_id}/runs/{run_id}/report", response_class=HTMLResponse)
     def report_of_dag_run(dag_id: str, run_id: str, user: GetUserDep) -> HTMLResponse:
         mine = [each for each in _summaries() if each.get("dag_id") == dag_id and each.get("run_id") == run_id]
+        if len(mine) > 1:  # several task groups in one DAG: each is a run of ours
+            return HTMLResponse(_runs_page(_readable(mine, user)), headers=REPORT_HEADERS)
         return _report_of(mine[0] if mine else None, user)
 
     return app
@@ -63,8 +64,7 @@ def build_app() -> FastAPI:
 
 def _report_of(summary: dict[str, Any] | None, user: Any) -> HTMLResponse:
     # A run that is absent and one that the viewer may not read answer alike, so that names cannot be probed.
-    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    if summary is None or summary.get("dag_id") not in readable:
+    if summary is None or not _readable([summary], user):
         raise HTTPException(404, "no such run")
     path = Path(state_root()) / "runs" / summary["run_key"] / "report.html"
     if not path.is_file():
@@ -76,22 +76,30 @@ def _report_of(summary: dict[str, Any] | None, user: Any) -> HTMLResponse:
     return HTMLResponse(path.read_text(encoding="utf-8"), headers=REPORT_HEADERS)
 
 
+def _readable(summaries: list[dict[str, Any]], user: Any) -> list[dict[str, Any]]:
+    dag_ids = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    return [each for each in summaries if each.get("dag_id") in dag_ids]
+
+
 def _summary(run_key: str) -> dict[str, Any] | None:
     path = Path(state_root()) / "runs" / run_key / "summary.json"
     try:
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return {**summary, "run_key": run_key}
+    return {**summary, "run_key": run_key} if isinstance(summary, dict) else None
 
 
 def _summaries() -> list[dict[str, Any]]:
-    root = Path(state_root()) / "runs"
-    if not root.is_dir():
-        return []
-    found = sorted(root.glob("ls-*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    parsed = (_summary(path.parent.name) for path in found[:MAX_LISTED_RUNS] if RUN_KEY.fullmatch(path.parent.name))
-    return [summary for summary in parsed if summary is not None]
+    """Return every run's summary, the one that changed last first."""
+    keys = (path.parent.name for path in (Path(state_root()) / "runs").glob("ls-*/summary.json"))
+    found = [summary for key in keys if RUN_KEY.fullmatch(key) and (summary := _summary(key)) is not None]
+    return sorted(found, key=_updated_at_s, reverse=True)
+
+
+def _updated_at_s(summary: dict[str, Any]) -> float:
+    at_s = summary.get("updated_at_s")
+    return at_s if isinstance(at_s, int | float) else 0.0
 
 
 def _runs_page(summaries: list[dict[str, Any]]) -> str:

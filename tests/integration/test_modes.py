@@ -21,6 +21,7 @@ CASES = {
 }
 DAGS = ("plain_deferrable", "plain_blocking")
 OWN = ("run_key", "checkpoint", "checkpoint_path", "digest", "html", "json", "uri", "spec_uri", "usd", "ettr_ratio")
+OWN += ("evaluated_at_s",)
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_llmsched.errors import CapacityError, DataError, LlmschedError, RelaxError, SpecError, TransientError
+from airflow_llmsched.errors import CapacityError, LlmschedError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.provider.run_scope import RunScope
-
-_HOPELESS = (SpecError, RelaxError, DataError)
 
 
 class RunOperator(BaseOperator):
@@ -50,13 +48,31 @@ class RunOperator(BaseOperator):
             return read_spec(scope)
 
 
+class EngineOperator(RunOperator):
+    """Base of the operators that ask an engine.
+
+    Args:
+        engine: name of an engine adapter.
+        engine_options: JSON-safe options of the engine; ``root`` defaults to a folder below the state root.
+
+    Others as in ``RunOperator``.
+    """
+
+    template_fields: Sequence[str] = ("engine", "engine_options")
+
+    def __init__(
+        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.engine_options = dict(engine_options or {})
+
+
 @contextlib.contextmanager
 def failing_for_good() -> Iterator[None]:
     """Turn errors that a retry cannot mend into ``AirflowFailException``; let the others be retried."""
     try:
         yield
-    except _HOPELESS as error:
-        raise AirflowFailException(str(error)) from error
     except (CapacityError, TransientError):
         raise
     except LlmschedError as error:

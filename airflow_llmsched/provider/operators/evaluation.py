@@ -24,7 +24,10 @@ class EvaluationGateError(AirflowFailException):
 
 
 class EvaluateCheckpointOperator(GangOperator):
-    """Run the spec's evaluation as a gang of one rank. Fails when the loss is above ``evaluation.max_loss``.
+    """Run the spec's evaluation as a gang of one rank.
+
+    Fails when the loss is above ``evaluation.max_loss`` or not finite. Without a free slot the task fails and Airflow's
+    retries try again: ``capacity_wait_s`` is for training.
 
     Args:
         checkpoint: path of another checkpoint than the one the run's training ended with.
@@ -49,11 +52,11 @@ class EvaluateCheckpointOperator(GangOperator):
         return self._evaluation(settings).handle(event)
 
     def cancel(self, settings: GangSettings, reason: str) -> None:
-        """Stop the evaluation."""
+        """Stop the evaluation, but not that of a newer generation."""
         from airflow_llmsched.provider.evaluation_run import stop_evaluation
 
         self.log.info("stopping the evaluation: %s", reason)
-        stop_evaluation(settings)
+        stop_evaluation(settings, through_generation=settings.generation)
 
     def limits_s(self, scope: RunScope) -> list[float]:
         """Return the spec's limit for an evaluation, counted from its launch."""
@@ -62,7 +65,7 @@ class EvaluateCheckpointOperator(GangOperator):
         return [now_s() + (self.workload(scope).evaluation or EvaluationSpec()).limit_s]
 
     def account(self, settings: GangSettings) -> None:
-        """Record the evaluation's time: from the start of this task, which the journal's last mark is."""
+        """Record the evaluation's time, from the journal's last mark: the end of this task's wait to be started."""
         from airflow_llmsched.domain.ledger import Bucket, Span
         from airflow_llmsched.provider.run_spans import last_mark_s, note_spans
 
@@ -73,15 +76,12 @@ class EvaluateCheckpointOperator(GangOperator):
         """Return the loss and whether it passed. Raises ``EvaluationGateError`` when it did not."""
         from airflow_llmsched.codec import to_plain
         from airflow_llmsched.provider import run_files
-        from airflow_llmsched.provider.evaluation_run import read_evaluation
+        from airflow_llmsched.provider.evaluation_run import read_evaluation, why_not_passed
 
-        evaluated = read_evaluation(settings, checkpoint=self._path(settings))
+        evaluated = read_evaluation(settings, checkpoint=self._path(settings), now_s=now_s())
         run_files.write(settings.scope, run_files.EVALUATION_FILE, evaluated)
         if not evaluated.passed:
-            raise EvaluationGateError(
-                f"held-out loss {evaluated.loss:.4f} at step {evaluated.checkpoint_step} is above the gate "
-                f"{evaluated.max_loss}: train longer, or change evaluation.max_loss in the spec"
-            )
+            raise EvaluationGateError(why_not_passed(evaluated))
         result: dict[str, Any] = to_plain(evaluated)
         return result
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow.sdk.bases.operator import TriggerFailureReason
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_llmsched.provider.links import RunReportLink
-from airflow_llmsched.provider.operators.base import RunOperator, failing_for_good, now_s
+from airflow_llmsched.provider.operators.base import EngineOperator, failing_for_good, now_s
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,6 +24,7 @@ DEADLINE_MARGIN_S = 60.0
 """Our own deadline lies this far below Airflow's ``execution_timeout``, whose end would run none of our code."""
 
 MAX_BROKEN_WATCHES = 3
+"""Watches in a row that may fail, in either mode, before the gang is stopped rather than left unwatched."""
 
 _TRIGGER_FAILED = "__fail__"
 
@@ -32,29 +33,26 @@ class GangFailedError(AirflowFailException):
     """The gang was given up and its ranks are gone. Airflow must not retry: the run's own budgets are spent."""
 
 
-class GangOperator(RunOperator):
+class GangOperator(EngineOperator):
     """Base of the operators that run a gang.
 
     Subclasses say how to start, to take an event and to cancel, and what comes of it.
 
     Args:
-        engine: name of an engine adapter.
-        engine_options: JSON-safe options of the engine.
         deferrable: watch in the triggerer (default) or here.
         poll_interval_s: seconds between two looks at the gang.
         lease_s: agents whose lease was not renewed for this long stop their ranks by themselves; None: never.
         capacity_wait_s: how long to wait for nodes before giving up.
         max_look_errors: failed looks in a row that are borne before the run is reconciled.
+
+    Others as in ``EngineOperator``.
     """
 
-    template_fields: Sequence[str] = ("engine", "engine_options")
     operator_extra_links = (RunReportLink(),)
 
     def __init__(
         self,
         *,
-        engine: str = "local",
-        engine_options: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         poll_interval_s: float = 5.0,
         lease_s: float | None = 120.0,
@@ -63,8 +61,6 @@ class GangOperator(RunOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.engine = engine
-        self.engine_options = dict(engine_options or {})
         self.deferrable = deferrable
         self.poll_interval_s = poll_interval_s
         self.lease_s = lease_s
@@ -109,14 +105,13 @@ class GangOperator(RunOperator):
         with failing_for_good():
             note_spans(scope, queued(scope, until_s=started_s, label=self.task_id))
             settings = self._prepare(context, scope)
-            return self._follow(context, settings, self.start(settings), broken_watches=0)
+            return self._follow(context, settings, self.start(settings))
 
-    def resume(self, context: Context, event: dict[str, Any], broken_watches: int = 0) -> dict[str, Any]:
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Act on what the trigger handed over."""
         with failing_for_good():
             settings = self._prepare(context, self.scope(context))
-            outcome, broken_watches = self._take(settings, event, broken_watches)
-            return self._follow(context, settings, outcome, broken_watches=broken_watches)
+            return self._follow(context, settings, self._take(settings, event))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Catch the ends that skip ``resume``: a trigger that Airflow could not run, and Airflow's own time limits.
@@ -126,14 +121,15 @@ class GangOperator(RunOperator):
         """
         if next_method != _TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
-        error = str((next_kwargs or {}).get("error", "unknown"))
-        self.log.error("the trigger ended without a word (%s)", error)
-        if "timeout" in error.lower():
-            reason = f"Airflow's time limit struck ({error})"
-            self.cancel(self._prepare(context, self.scope(context)), reason)
+        told = next_kwargs or {}
+        error = told.get("error", "unknown")
+        if error == TriggerFailureReason.TRIGGER_TIMEOUT:
+            with failing_for_good():
+                reason = "Airflow's time limit struck while nobody else watched"
+                self.cancel(self._prepare(context, self.scope(context)), reason)
             raise GangFailedError(f"stopped: {reason}. Set budget.deadline in the spec instead")
-        told = "\n".join((next_kwargs or {}).get("traceback") or ()) or error
-        return self.resume(context, {"broken": told, "yielded_at_s": now_s()})
+        story = "\n".join(told.get("traceback") or ()) or str(error)
+        return self.resume(context, {"broken": story, "yielded_at_s": now_s()})
 
     def on_kill(self) -> None:
         """End this generation: the worker was told to stop because someone failed, cleared or ended the task."""
@@ -142,14 +138,11 @@ class GangOperator(RunOperator):
 
             self.cancel(self._settings, KILLED)
 
-    def _follow(
-        self, context: Context, settings: GangSettings, outcome: Outcome, *, broken_watches: int
-    ) -> dict[str, Any]:
+    def _follow(self, context: Context, settings: GangSettings, outcome: Outcome) -> dict[str, Any]:
         while outcome.kind == "watch":
             if self.deferrable:
-                self._hand_to_trigger(settings, outcome.state, broken_watches)
-            event = self._watch_here(settings, outcome.state)
-            outcome, broken_watches = self._take(settings, event, broken_watches)
+                self._hand_to_trigger(settings, outcome.state)
+            outcome = self._take(settings, self._watch_here(settings, outcome.state))
         self.account(settings)
         if outcome.kind == "succeeded":
             return self.result(context, settings, outcome)
@@ -157,40 +150,46 @@ class GangOperator(RunOperator):
         shown = f"\nlast lines:\n{tail}" if tail and tail not in outcome.reason else ""
         raise GangFailedError(outcome.reason + shown)
 
-    def _take(self, settings: GangSettings, payload: dict[str, Any], broken_watches: int) -> tuple[Outcome, int]:
+    def _take(self, settings: GangSettings, payload: dict[str, Any]) -> Outcome:
         from airflow_llmsched import codec
         from airflow_llmsched.control.events import Handover
+        from airflow_llmsched.provider.broken_watches import count_broken, forget_broken
 
         if "broken" not in payload:
+            forget_broken(settings.scope, self.purpose)
             event = codec.from_plain(cast("Any", Handover), payload["handover"])
-            return self.take(settings, event, yielded_at_s=float(payload["yielded_at_s"])), 0
-        if broken_watches + 1 >= MAX_BROKEN_WATCHES:
+            return self.take(settings, event, yielded_at_s=float(payload["yielded_at_s"]))
+        if count_broken(settings.scope, self.purpose, owner=settings.owner) >= MAX_BROKEN_WATCHES:
             reason = f"watching failed {MAX_BROKEN_WATCHES} times in a row: {payload['broken']}"
             self.cancel(settings, reason)
             raise GangFailedError(f"stopped: {reason}")
         self.log.warning("watching failed and starts again: %s", payload["broken"])
-        return self.start(settings), broken_watches + 1
+        return self.start(settings)
 
-    def _hand_to_trigger(self, settings: GangSettings, watch: WatchState, broken_watches: int) -> None:
+    def _hand_to_trigger(self, settings: GangSettings, watch: WatchState) -> None:
         from airflow_llmsched import codec
         from airflow_llmsched.provider.triggers.gang import GangTrigger
 
         self.defer(
             trigger=GangTrigger(purpose=self.purpose, settings=codec.to_plain(settings), watch=codec.to_plain(watch)),
             method_name="resume",
-            kwargs={"broken_watches": broken_watches},
         )
 
     def _watch_here(self, settings: GangSettings, watch: WatchState) -> dict[str, Any]:
         from airflow_llmsched import codec
         from airflow_llmsched.provider.gang_watch import GangWatch
+        from airflow_llmsched.provider.triggers.gang import broken
 
-        gang = GangWatch.open(codec.to_plain(settings), codec.to_plain(watch))
-        while True:
-            wait_s, event = gang.step()
-            if event is not None:
-                return event
-            time.sleep(wait_s)
+        try:
+            gang = GangWatch.open(codec.to_plain(settings), codec.to_plain(watch))
+            while True:
+                wait_s, event = gang.step()
+                if event is not None:
+                    return event
+                time.sleep(wait_s)
+        except Exception as error:  # as in the trigger, so that both modes end alike
+            self.log.exception("the watch of this gang broke")
+            return broken(error)
 
     def _prepare(self, context: Context, scope: RunScope) -> GangSettings:
         from airflow_llmsched.provider.engine import check_plain

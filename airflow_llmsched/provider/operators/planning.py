@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_llmsched.provider.links import RunReportLink
-from airflow_llmsched.provider.operators.base import RunOperator, failing_for_good, now_s
+from airflow_llmsched.provider.operators.base import EngineOperator, failing_for_good, now_s
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PlanTrainingOperator(RunOperator):
+class PlanTrainingOperator(EngineOperator):
     """Choose how to split the model and where to put it, on what the engine has free now.
 
     The whole search goes to the run's folder; XCom gets its URI, digest and a summary, never the placement.
 
-    Args:
-        engine: name of an engine adapter.
-        engine_options: JSON-safe options of the engine.
+    Arguments as in ``EngineOperator``.
     """
 
-    template_fields: Sequence[str] = ("engine", "engine_options")
     operator_extra_links = (RunReportLink(),)
     ui_color = "#f5f0fb"
-
-    def __init__(
-        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.engine = engine
-        self.engine_options = dict(engine_options or {})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return where the plan is, its digest and what it says in one line. Fails when nothing legal fits."""

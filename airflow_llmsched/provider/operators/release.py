@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_llmsched.provider.operators.base import RunOperator, failing_for_good, now_s
+from airflow_llmsched.provider.operators.base import EngineOperator, failing_for_good, now_s
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ReleaseOperator(RunOperator):
+class ReleaseOperator(EngineOperator):
     """Stop whatever lives under the run's key, and fail if that cannot be seen.
 
     Reads the run's journal and the engine's own list, never XCom, so that it works however far the run had come. Use
     it as ``.as_teardown(setups=open_run, on_failure_fail_dagrun=True)``: a run whose machines may still be on is not a
     success.
 
-    Args:
-        engine: name of the engine adapter.
-        engine_options: JSON-safe options of the engine.
+    Arguments as in ``EngineOperator``; ``retries`` is 3 unless given.
     """
 
-    template_fields: Sequence[str] = ("engine", "engine_options")
     ui_color = "#f3f3f3"
 
-    def __init__(
-        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("retries", 3)  # what is left running costs more than a teardown that tries again
         super().__init__(**kwargs)
-        self.engine = engine
-        self.engine_options = dict(engine_options or {})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the names of what had still been alive."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.bases.sensor import PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
 from airflow.triggers.base import StartTriggerArgs
 
 if TYPE_CHECKING:
@@ -62,58 +64,54 @@ class CheckpointSensor(BaseSensorOperator):
                 self.start_trigger_args,
                 timeout=datetime.timedelta(seconds=self.timeout),
                 trigger_kwargs={
-                    "paths": path,
+                    "path": path,
                     "format": format,
                     "min_step": min_step,
                     "poll_interval_s": self.poke_interval,
                 },
             )
 
-    @property
-    def paths(self) -> list[str]:
-        """The checkpoint roots; a string is one path, never a list of letters."""
-        return [self.path] if isinstance(self.path, str) else list(self.path)
-
     def poke(self, context: Context) -> PokeReturnValue | bool:
         """Look once."""
-        from airflow_llmsched.provider.checkpoints import newest_complete
-
-        found = newest_complete(self.paths, self.format, int(self.min_step))
-        if found is None or not self._accepts(found):
-            return False
-        return PokeReturnValue(is_done=True, xcom_value=found)
+        found = self._look()
+        return False if found is None else PokeReturnValue(is_done=True, xcom_value=found)
 
     def execute(self, context: Context) -> Any:
         """Wait here, or hand over to the triggerer when there is nothing yet."""
         if not self.deferrable:
             return super().execute(context)
-        looked = self.poke(context)
-        if looked:
-            return looked.xcom_value if isinstance(looked, PokeReturnValue) else None
-        return self._wait(after_step=None)
+        found = self._look()
+        return self._wait(context, after_step=None) if found is None else found
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the checkpoint the trigger saw, or wait for a newer one while ``check`` refuses it."""
         found: dict[str, Any] = event["checkpoint"]
-        if self._accepts(found):
-            return found
-        waiting: dict[str, Any] = self._wait(after_step=int(found["step"]))
-        return waiting
+        return found if self._accepts(found) else self._wait(context, after_step=int(found["step"]))
+
+    def _look(self) -> dict[str, Any] | None:
+        from airflow_llmsched.provider.checkpoints import newest_complete
+
+        found = newest_complete(self.path, self.format, int(self.min_step))
+        return found if found is not None and self._accepts(found) else None
 
     def _accepts(self, checkpoint: dict[str, Any]) -> bool:
         return self.check is None or bool(self.check(checkpoint))
 
-    def _wait(self, *, after_step: int | None) -> Any:
+    def _wait(self, context: Context, *, after_step: int | None) -> NoReturn:
         from airflow_llmsched.provider.triggers.checkpoint import CheckpointTrigger
 
+        # ``timeout`` is for the whole wait, however often the check sends it on.
+        waited_s = time.time() - context["ti"].start_date.timestamp()
+        if waited_s >= self.timeout:
+            raise AirflowSensorTimeout(f"no checkpoint that check accepts within {self.timeout:.0f} s")
         self.defer(
             trigger=CheckpointTrigger(
-                paths=self.paths,
+                path=self.path,
                 format=self.format,
                 min_step=int(self.min_step),
                 poll_interval_s=self.poke_interval,
                 after_step=after_step,
             ),
             method_name="resume",
-            timeout=datetime.timedelta(seconds=self.timeout),
+            timeout=datetime.timedelta(seconds=self.timeout - waited_s),
         )

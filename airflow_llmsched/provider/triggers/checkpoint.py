@@ -12,10 +12,11 @@ from airflow_llmsched.provider.executor import run_blocking
 
 
 class CheckpointTrigger(BaseTrigger):
-    """Fires once a complete checkpoint of at least ``min_step`` is below one of ``paths``.
+    """Fires once a complete checkpoint of at least ``min_step`` is below ``path``.
 
     Args:
-        paths: checkpoint roots.
+        path: one checkpoint root (a string) or several. Named as in ``CheckpointSensor``, like ``format`` and
+            ``min_step``: that lets Airflow render the sensor's templates when a task begins in the triggerer.
         format: name of a checkpoint format, e.g. ``dcp``.
         min_step: lowest step that counts.
         poll_interval_s: seconds between looks.
@@ -25,14 +26,14 @@ class CheckpointTrigger(BaseTrigger):
     def __init__(
         self,
         *,
-        paths: str | Sequence[str],
+        path: str | Sequence[str],
         format: str = "dcp",  # noqa: A002 - the term the user knows
-        min_step: int = 0,
+        min_step: int | str = 0,
         poll_interval_s: float = 30.0,
         after_step: int | None = None,
     ) -> None:
         super().__init__()
-        self.paths = [paths] if isinstance(paths, str) else list(paths)
+        self.path = path if isinstance(path, str) else list(path)
         self.format = format
         self.min_step = min_step
         self.poll_interval_s = poll_interval_s
@@ -43,7 +44,7 @@ class CheckpointTrigger(BaseTrigger):
         return (
             "airflow_llmsched.provider.triggers.checkpoint.CheckpointTrigger",
             {
-                "paths": self.paths,
+                "path": self.path,
                 "format": self.format,
                 "min_step": self.min_step,
                 "poll_interval_s": self.poll_interval_s,
@@ -55,9 +56,9 @@ class CheckpointTrigger(BaseTrigger):
         """Yield ``{"checkpoint": {...}}``, the newest complete one. Storage that cannot be read is looked at again."""
         from airflow_llmsched.provider.checkpoints import newest_complete
 
-        floor = self.min_step if self.after_step is None else max(self.min_step, self.after_step + 1)
+        floor = int(self.min_step) if self.after_step is None else max(int(self.min_step), self.after_step + 1)
         while True:
-            found = await run_blocking("checkpoint", newest_complete, self.paths, self.format, floor)
+            found = await run_blocking("checkpoint", newest_complete, self.path, self.format, floor)
             if found is not None:
                 yield TriggerEvent({"checkpoint": found})
                 return

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_llmsched.provider.executor import run_blocking
 
-# Holds the kill of a gang alive: Airflow cancels on_kill about a second after it starts.
-_KILLS: set[asyncio.Task[None]] = set()
+if TYPE_CHECKING:
+    from airflow_llmsched.provider.gang_watch import GangWatch
+
+log = logging.getLogger(__name__)
+
+# Keeps what on_kill began alive: Airflow may cancel on_kill itself about a second after it starts.
+_ENDINGS: set[asyncio.Task[None]] = set()
 
 
 class GangTrigger(BaseTrigger):
@@ -39,36 +46,45 @@ class GangTrigger(BaseTrigger):
 
         Airflow resumes a task whose trigger raised as a failure that runs none of our code, so the gang would live on.
         """
-        from airflow_llmsched.provider.gang_watch import GangWatch, broken
-
-        back_end = str(self.settings["engine"])
-        watch: GangWatch | None = None
-        while True:
-            try:
-                if watch is None:
-                    watch = await run_blocking(back_end, GangWatch.open, self.settings, self.watch)
-                wait_s, event = await run_blocking(back_end, watch.step)
-            except Exception as error:
-                self.log.exception("the watch of this gang broke; handing over")
-                wait_s, event = 0.0, broken(error)
-            if event is not None:
-                yield TriggerEvent(event)
-                return
-            await asyncio.sleep(wait_s)
+        try:
+            watch = await run_blocking(self._back_end, self._open)
+            while True:
+                wait_s, event = await run_blocking(self._back_end, watch.step)
+                if event is not None:
+                    break
+                await asyncio.sleep(wait_s)
+        except Exception as error:
+            self.log.exception("the watch of this gang broke; handing over")
+            event = broken(error)
+        yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
         """End this generation because someone failed, cleared or ended the task: durable record first, then the stop.
 
         Airflow also calls this when it moves a trigger to another triggerer; the task is then still deferred, and
-        nothing may be stopped.
+        nothing may be stopped. When the task's state cannot be read, nothing is stopped either: the agents' lease is no
+        longer renewed, and ends them.
         """
+        ending = asyncio.ensure_future(self._end())
+        _ENDINGS.add(ending)
+        ending.add_done_callback(_ended)
+        await asyncio.shield(ending)
+
+    async def _end(self) -> None:
         if await self._still_deferred():
             self.log.info("trigger moved elsewhere: the gang goes on")
             return
-        kill = asyncio.ensure_future(run_blocking(f"{self.settings['engine']}-kill", self._kill))
-        _KILLS.add(kill)
-        kill.add_done_callback(_KILLS.discard)
-        await asyncio.shield(kill)
+        await run_blocking(f"{self._back_end}-kill", self._kill)
+
+    @property
+    def _back_end(self) -> str:
+        return str(self.settings.get("engine"))
+
+    # Both run on the pool: what they import takes longer than the event loop may stand still.
+    def _open(self) -> GangWatch:
+        from airflow_llmsched.provider.gang_watch import GangWatch
+
+        return GangWatch.open(self.settings, self.watch)
 
     def _kill(self) -> None:
         from airflow_llmsched.provider.gang_watch import cancel
@@ -86,5 +102,15 @@ class GangTrigger(BaseTrigger):
             dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
         )
         known = states.get(ti.run_id, {})
-        keys = (ti.task_id, f"{ti.task_id}_{ti.map_index}")
-        return any(str(known.get(key)) in ("deferred", "TaskInstanceState.DEFERRED") for key in keys)
+        return any(known.get(key) == "deferred" for key in (ti.task_id, f"{ti.task_id}_{ti.map_index}"))
+
+
+def broken(error: Exception) -> dict[str, Any]:
+    """Return the payload that tells the worker that watching itself failed."""
+    return {"broken": f"{type(error).__name__}: {error}", "yielded_at_s": time.time()}
+
+
+def _ended(ending: asyncio.Task[None]) -> None:
+    _ENDINGS.discard(ending)
+    if not ending.cancelled() and ending.exception() is not None:
+        log.error("a gang whose task was ended may still be alive: release stops it", exc_info=ending.exception())

@@ -19,3 +19,13 @@ def demo_spec(checkout: Path):
     from airflow_llmsched.specs import loader
 
     return loader.load(checkout / "dags" / "specs" / "byte_gpt_demo.yaml")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, state_root: Path):
+    """A pipeline to be opened."""
+    from tests.support.pipeline import Pipeline
+
+    made = Pipeline(tmp_path)
+    yield made
+    made.close()

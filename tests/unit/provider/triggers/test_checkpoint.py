@@ -17,7 +17,7 @@ async def _first_event(trigger):
 
 
 def test_arguments_survive_the_database():
-    trigger = CheckpointTrigger(paths=["/a b", "/c'd"], min_step=7, poll_interval_s=0.5, after_step=None)
+    trigger = CheckpointTrigger(path=["/a b", "/c'd"], min_step=7, poll_interval_s=0.5, after_step=None)
     path, arguments = trigger.serialize()
     stored = json.loads(json.dumps(BaseSerialization.serialize(arguments)))
     again = CheckpointTrigger(**BaseSerialization.deserialize(stored))
@@ -25,20 +25,20 @@ def test_arguments_survive_the_database():
 
 
 def test_one_path_is_one_path():
-    assert CheckpointTrigger(paths="/runs/a").paths == ["/runs/a"]
+    assert CheckpointTrigger(path="/runs/a").path == "/runs/a"
 
 
 def test_fires_with_the_newest_complete_checkpoint(tmp_path):
     save_dcp(tmp_path / "step-00000100")
     save_dcp(tmp_path / "step-00000200")
     (tmp_path / "step-00000200" / ".metadata").unlink()
-    payload = asyncio.run(_first_event(CheckpointTrigger(paths=str(tmp_path))))
+    payload = asyncio.run(_first_event(CheckpointTrigger(path=str(tmp_path))))
     assert payload["checkpoint"]["step"] == 100
 
 
 def test_waits_for_a_step_above_the_floor(tmp_path):
     save_dcp(tmp_path / "step-00000100")
-    trigger = CheckpointTrigger(paths=str(tmp_path), after_step=100, poll_interval_s=0.01)
+    trigger = CheckpointTrigger(path=str(tmp_path), after_step=100, poll_interval_s=0.01)
 
     async def scenario():
         waiting = asyncio.ensure_future(_first_event(trigger))
