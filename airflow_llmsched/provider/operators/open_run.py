@@ -129,7 +129,7 @@ def _given(value: object) -> bool:
 def _below(folder: Path, name: str) -> Path:
     from airflow_llmsched.errors import SpecError
 
-    path = (folder / name).resolve()
+    path = (folder / name.replace("\0", "\N{REPLACEMENT CHARACTER}")).resolve()  # no path may hold a NUL
     if not path.is_relative_to(folder):
         raise SpecError(path="spec", value=name, hint=f"must be a file below {folder}")
     return path

@@ -22,10 +22,28 @@ def demo_spec(checkout: Path):
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, state_root: Path):
-    """A pipeline to be opened."""
-    from tests.support.pipeline import Pipeline
+def make_pipeline(tmp_path: Path, state_root: Path):
+    """Makes a pipeline whose spec has blocks changed; whatever it leaves running is ended."""
+    from tests.support.pipeline import Pipeline, plain_spec
 
-    made = Pipeline(tmp_path)
-    yield made
-    made.close()
+    made = []
+
+    def make(**changes):
+        made.append(Pipeline(tmp_path, spec=plain_spec(**changes)))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+@pytest.fixture
+def pipeline(make_pipeline):
+    """A pipeline to be opened."""
+    return make_pipeline()
+
+
+@pytest.fixture
+def slow(make_pipeline):
+    """A prepared pipeline whose training would take minutes."""
+    return make_pipeline(arguments=("--step-s=60",)).prepare()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.provider import run_files
+
+
+@pytest.fixture
+def opened(pipeline):
+    pipeline.run("open_run")
+    return pipeline
+
+
+def test_xcom_gets_where_the_plan_is_and_a_summary_but_no_placement(opened):
+    result = opened.run("plan_training")
+    (best, *others) = run_files.read_plan(opened.scope).plans
+    assert result["world_size"] == best.layout.world_size == 2
+    assert result["num_alternatives"] == len(others)
+    assert result["summary"] == best.summary()
+    assert result["uri"].endswith("/plan.json")
+    text = json.dumps(result)
+    assert len(text) < 16 * 1024
+    assert "slots" not in text
+
+
+def test_an_ask_that_nothing_fits_fails_for_good_and_says_why(opened):
+    with pytest.raises(AirflowFailException, match="rank"):
+        opened.run("plan_training", engine_options={"num_nodes": 1, "slots_per_node": 1})
+
+
+def test_an_engine_that_cannot_be_asked_is_asked_again_by_airflows_retries(opened):
+    broken = opened.folder / "file"
+    broken.write_text("no folder")
+    with pytest.raises(CouldNotLookError):
+        opened.run("plan_training", engine_options={**opened.options, "root": str(broken)})
+
+
+def test_an_option_of_the_engine_that_does_not_exist_is_named(opened):
+    with pytest.raises(AirflowFailException, match="num_nodse"):
+        opened.run("plan_training", engine_options={"num_nodse": 2})
+
+
+def test_a_run_that_was_never_opened_is_refused(pipeline):
+    with pytest.raises(AirflowFailException, match="run OpenRunOperator first"):
+        pipeline.run("plan_training")
