@@ -15,7 +15,10 @@ _SPOOL_NAME = re.compile(r"rank-(\d+)\.jsonl")
 
 @dataclass(slots=True)
 class RankView:
-    """What a rank's spool has said so far. Times are Unix seconds; ``end`` is its end record."""
+    """What a rank's spool has said so far. Times are Unix seconds; ``end`` is its end record.
+
+    ``speaks`` is whether the rank's program itself has said anything, through the agent's functions.
+    """
 
     rank: int
     pid: int = 0
@@ -23,6 +26,7 @@ class RankView:
     started_at_s: float | None = None
     step: int | None = None
     heartbeat_s: float = 0.0
+    speaks: bool = False
     end: dict[str, Any] | None = None
 
 
@@ -60,7 +64,9 @@ class Collector:
             seq=self._seq,
             at_s=now_s,
             ranks=[
-                {"rank": view.rank, "step": view.step, "heartbeat_s": view.heartbeat_s, "pid": view.pid}
+                wire.rank_progress(
+                    rank=view.rank, step=view.step, heartbeat_s=view.heartbeat_s, pid=view.pid, speaks=view.speaks
+                )
                 for _, view in sorted(self.ranks.items())
             ],
             steps=self._steps,
@@ -73,6 +79,7 @@ class Collector:
     def _take(self, view: RankView, record: dict[str, Any]) -> None:
         try:
             self._fold(view, record)
+            view.speaks = view.speaks or record["kind"] in wire.SPOKEN
         except (KeyError, TypeError, ValueError):
             return  # a line of some other program; what we write ourselves is whole or no JSON at all
 

@@ -90,6 +90,15 @@ def beat_record(*, at_s: float) -> dict[str, Any]:
     return {"kind": "beat", "at_s": at_s}
 
 
+SPOKEN = frozenset({"step", "span", "mark", "beat"})
+"""Kinds of records that a rank's program writes itself; the rank's wrapper writes the others."""
+
+
+def rank_progress(*, rank: int, step: int | None, heartbeat_s: float, pid: int, speaks: bool) -> dict[str, Any]:
+    """One rank's latest, within a node report."""
+    return {"rank": rank, "step": step, "heartbeat_s": heartbeat_s, "pid": pid, "speaks": speaks}
+
+
 def node_report(
     *,
     node: str,

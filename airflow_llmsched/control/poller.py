@@ -2,7 +2,7 @@
 
 Only looks that fail in a row count against the limit; a gang that runs for ever is no error. Progress is judged by
 each node's own clock (how old its ranks' last sign is in its own report), so that skewed clocks neither hide a hang nor
-make one.
+make one. A gang in which no program has ever used the agent is never taken for hung: its silence means nothing.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class WatchState:
     last_progress_s: float | None = None
     last_step: int | None = None
     stalest: StalestRank | None = None
+    has_spoken: bool = False
     notices: tuple[ev.NoticeReceived, ...] = ()
 
 
@@ -138,7 +139,8 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
         running_since_s=running,
         last_progress_s=max([*signs_s, *known_s], default=None),
         last_step=last_step,
-        stalest=_stalest(ranks) or watch.stalest,
+        stalest=_stalest(ranks, has_stepped=last_step is not None) or watch.stalest,
+        has_spoken=watch.has_spoken or any(rank.speaks for _, rank in ranks),
         notices=_notices(watch, seen.at_s, status),
     )
 
@@ -186,22 +188,20 @@ def _too_slow_to_start(watch: WatchState, at_s: float, status: GangStatus) -> Fa
 
 
 def _hung(watch: WatchState, at_s: float) -> Fault | None:
-    if watch.running_since_s is None or watch.last_progress_s is None:
+    stalest = watch.stalest
+    if not watch.has_spoken or stalest is None or watch.running_since_s is None or watch.last_progress_s is None:
         return None
     idle_s = at_s - watch.last_progress_s
     if idle_s <= watch.hang_limit_s:
         return None
-    stalest = watch.stalest
-    where = "no rank has reported"
-    if stalest is not None:
-        done = "before its first step" if stalest.step is None else f"after step {stalest.step}"
-        where = f"rank {stalest.rank} on {stalest.node} is furthest behind, {done}"
+    done = "before its first step" if stalest.step is None else f"after step {stalest.step}"
     return Fault(
         kind=FaultKind.HUNG,
-        summary=f"no rank made progress for {idle_s:.1f} s (limit {watch.hang_limit_s:.1f} s); {where}",
+        summary=f"no rank made progress for {idle_s:.1f} s (limit {watch.hang_limit_s:.1f} s); "
+        f"rank {stalest.rank} on {stalest.node} is furthest behind, {done}",
         at_s=at_s,
-        node=stalest.node if stalest else None,
-        rank=stalest.rank if stalest else None,
+        node=stalest.node,
+        rank=stalest.rank,
     )
 
 
@@ -213,7 +213,10 @@ def _newest_by_node(reports: tuple[NodeReport, ...]) -> dict[NodeId, NodeReport]
     return newest
 
 
-def _stalest(ranks: list[tuple[NodeReport, RankProgress]]) -> StalestRank | None:
+def _stalest(ranks: list[tuple[NodeReport, RankProgress]], *, has_stepped: bool) -> StalestRank | None:
+    if has_stepped:
+        # Whoever is silent though the gang takes steps is not late: it leaves the reporting to others.
+        ranks = [(report, rank) for report, rank in ranks if rank.speaks]
     if not ranks:
         return None
     report, rank = min(

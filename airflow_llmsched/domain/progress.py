@@ -49,12 +49,16 @@ class CheckpointMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """One rank's latest: ``step`` is the last it finished, ``heartbeat_s`` when it last gave any sign of progress."""
+    """One rank's latest: ``step`` is the last it finished, ``heartbeat_s`` when it last gave any sign of progress.
+
+    ``speaks`` is whether its program has used the agent: of one that never does, silence says nothing.
+    """
 
     rank: int
     step: int | None
     heartbeat_s: float
     pid: int
+    speaks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ class SimLine:
         self._spans: list[AgentSpan] = []
         self._marks: list[CheckpointMark] = []
         self._progress: tuple[int | None, float] = (None, world.time_s)
+        self._speaks = False
         self._ordered_checkpoint = False
         self._noticed: set[NodeId] = set()
         self._closed = False
@@ -45,6 +46,7 @@ class SimLine:
     def beat(self, step: int | None) -> None:
         """All ranks show progress now."""
         self._progress = (step, self._world.time_s)
+        self._speaks = True
 
     def step(self, record: StepRecord) -> None:
         """Rank 0 finished a step."""
@@ -98,7 +100,13 @@ class SimLine:
                     seq=len(reports) + 1,
                     at_s=at_s,
                     ranks=tuple(
-                        RankProgress(rank=slot.rank, step=step, heartbeat_s=heartbeat_s, pid=_FIRST_PID + slot.rank)
+                        RankProgress(
+                            rank=slot.rank,
+                            step=step,
+                            heartbeat_s=heartbeat_s,
+                            pid=_FIRST_PID + slot.rank,
+                            speaks=self._speaks,
+                        )
                         for slot in slots
                     ),
                     steps=tuple(self._steps) if index == 0 else (),

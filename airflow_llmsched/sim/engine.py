@@ -207,6 +207,7 @@ class SimEngine:
 
     def _run_scripts(self, gang: SimGang) -> None:
         scripts = codec.from_json(list[SimRankScript], gang.spec.environment[RANKS_VARIABLE])
+        self._hub.line(gang.spec.channel_root).open(gang)  # nodes report, though the ranks' programs say nothing
         for rank, script in enumerate(scripts):
             gang.said[rank] = script.says
             if script.ignores_sigterm:

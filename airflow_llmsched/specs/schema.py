@@ -253,7 +253,10 @@ class LauncherBlock(Block):
         _LAUNCHER.start_limit_s, description="Time within which all ranks must have started."
     )
     grace: f.Duration = Field(_LAUNCHER.grace_s, description="Time to save and end before ranks are killed.")
-    hang_limit: f.Duration = Field(_LAUNCHER.hang_limit_s, description="Silence after which a rank counts as hung.")
+    hang_limit: f.Duration = Field(
+        _LAUNCHER.hang_limit_s,
+        description="Silence after which ranks count as hung, once one of them has used the agent.",
+    )
 
 
 class EvaluationBlock(Block):

@@ -38,6 +38,7 @@ _ADAM_BETAS = (0.9, 0.95)
 
 def main() -> int:
     """Train as the environment says. Return the exit code: 0, or 1 after one line on stderr that says what failed."""
+    agent.heartbeat()  # from here on silence means a hang, in the rendezvous too
     quiet_torch()
     try:
         _train(os.environ)
@@ -56,13 +57,13 @@ def _train(environment: Mapping[str, str]) -> None:
     stream = TokenStream(files.train, window_tokens=settings.window_tokens, seed=settings.seed)
     layout = agent.layout()
     refuse_model_parallelism(layout.degrees)
+    refuse_uneven_share(settings, num_ranks=layout.world_size)
     # Outside a gang there is no attempt; a lone run counts as the first.
     attempt = max(1, layout.attempt)
     faults = Faults.from_environment(environment, rank=layout.rank, attempt=attempt)
     faults.before_rendezvous()
     _join(environment)
     try:
-        refuse_uneven_share(settings)
         model = shard(ByteGpt(settings), gather_twice=layout.degrees.get("zero_stage", 0) == 3)
         trainer = Trainer(
             settings=settings,

@@ -154,9 +154,11 @@ class Trainer:
         checkpointing.load_model(path, model=self.model)
 
 
-def refuse_uneven_share(settings: TrainSettings) -> None:
-    """Raise ``SpecError`` unless the ranks can share the global batch of every phase evenly."""
-    num_ranks = dist.get_world_size()
+def refuse_uneven_share(settings: TrainSettings, *, num_ranks: int) -> None:
+    """Raise ``SpecError`` unless ``num_ranks`` can share the global batch of every phase evenly.
+
+    Asked before the ranks meet: one that has met the others and leaves takes their words with it.
+    """
     for phase in settings.phases:
         if phase.num_sequences % num_ranks:
             hint = f"must be a multiple of the {num_ranks} ranks, so that each trains on as much as the others"

@@ -59,9 +59,9 @@ class House:
         )
 
     def driver(self, *options: str, **changes: object) -> RunDriver:
-        command = (sys.executable, str(TRAINER), "--steps", "20", *options)
+        changes.setdefault("command", (sys.executable, str(TRAINER), "--steps", "20", *options))
         return RunDriver(
-            context=replace(self.context, command=command, **changes),  # type: ignore[arg-type]
+            context=replace(self.context, **changes),  # type: ignore[arg-type]
             journal=self.journal,
             engine=self.engine,
             planner=greedy_planner,
@@ -138,3 +138,29 @@ def test_cancel_leaves_no_rank_behind(house: House) -> None:
     (handle,) = house.engine.find(RUN)
     assert house.engine.poll([handle])[handle].phase is GangPhase.STOPPED
     assert driver.release() == ()
+
+
+def program_with_a_hang_limit(house: House, program: str, *, hang_limit_s: float) -> RunDriver:
+    workload = replace(house.context.workload, retries=RetrySpec(max_infrastructure_failures=0))
+    workload = replace(workload, launcher=replace(workload.launcher, hang_limit_s=hang_limit_s))
+    return house.driver(command=(sys.executable, "-c", program), workload=workload, num_steps=None)
+
+
+def test_gang_that_never_uses_the_agent_runs_past_the_hang_limit(house: House) -> None:
+    driver = program_with_a_hang_limit(house, "import time; time.sleep(3)", hang_limit_s=0.5)
+    outcome = house.finish(driver)
+    assert isinstance(outcome, Succeeded), outcome
+    (only,) = driver.attempts()
+    assert only.status is not None
+    assert only.status.phase is GangPhase.SUCCEEDED
+
+
+def test_gang_that_speaks_and_then_hangs_before_its_first_step_is_caught(house: House) -> None:
+    program = "import time; from airflow_llmsched import agent; agent.heartbeat(); time.sleep(600)"
+    driver = program_with_a_hang_limit(house, program, hang_limit_s=1.0)
+    outcome = house.finish(driver)
+    assert isinstance(outcome, Failed)
+    assert outcome.fault is not None
+    assert outcome.fault.kind is FaultKind.HUNG
+    assert "before its first step" in outcome.fault.summary
+    assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(RUN))

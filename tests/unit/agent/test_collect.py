@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_llmsched.agent import wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.spool import LineWriter
@@ -33,8 +35,8 @@ def test_report_holds_what_no_report_held_before(tmp_path: Path) -> None:
     assert first["spans"] == [{"kind": "save", "rank": 1, "start_s": 3.0, "end_s": 4.0, "step": 1}]
     assert first["marks"] == [{"step": 1, "path": "/c", "at_s": 2.0}]
     assert first["ranks"] == [
-        {"rank": 0, "step": 1, "heartbeat_s": 2.0, "pid": 100},
-        {"rank": 1, "step": None, "heartbeat_s": 4.0, "pid": 101},
+        {"rank": 0, "step": 1, "heartbeat_s": 2.0, "pid": 100, "speaks": True},
+        {"rank": 1, "step": None, "heartbeat_s": 4.0, "pid": 101, "speaks": True},
     ]
     collector.read()
     second = collector.report(now_s=6.0)
@@ -58,6 +60,27 @@ def test_end_and_start_are_kept_per_rank(tmp_path: Path) -> None:
     collector.read()
     view = collector.ranks[0]
     assert (view.started_at_s, view.heartbeat_s, view.end) == (1.5, 6.0, end)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        step(1),
+        wire.span_record(span="init", start_s=1.0, end_s=2.0),
+        wire.mark_record(step=1, path="/c", at_s=2.0),
+        wire.beat_record(at_s=2.0),
+    ],
+)
+def test_a_rank_speaks_from_the_first_word_of_its_own_program(tmp_path: Path, said: dict[str, object]) -> None:
+    collector = Collector(tmp_path, node="n0")
+    write(tmp_path, 0, started(0), {"kind": "of a later version"})
+    collector.read()
+    assert collector.report(now_s=5.0)["ranks"][0]["speaks"] is False
+    write(tmp_path, 0, said)
+    collector.read()
+    write(tmp_path, 0, wire.end_record(rank=0, exit_code=0, signal=None, at_s=3.0))
+    collector.read()
+    assert collector.report(now_s=6.0)["ranks"][0]["speaks"] is True
 
 
 def test_other_files_and_foreign_lines_are_left_alone(tmp_path: Path) -> None:

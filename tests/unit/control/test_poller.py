@@ -42,13 +42,15 @@ def blind(at_s: float) -> Observation:
     return Observation(at_s=at_s, error="connection refused")
 
 
-def report(at_s: float, *, step: int | None, heartbeat_s: float, node: str = "n0", rank: int = 0) -> NodeReport:
+def report(
+    at_s: float, *, step: int | None, heartbeat_s: float, node: str = "n0", rank: int = 0, speaks: bool = True
+) -> NodeReport:
     steps = (StepRecord(step=step, start_s=0.0, end_s=1.0, loss=1.0, num_tokens=1),) if step else ()
     return NodeReport(
         node=NodeId(node),
         seq=int(at_s * 10) + 1,
         at_s=at_s,
-        ranks=(RankProgress(rank=rank, step=step, heartbeat_s=heartbeat_s, pid=1),),
+        ranks=(RankProgress(rank=rank, step=step, heartbeat_s=heartbeat_s, pid=1, speaks=speaks),),
         steps=steps,
     )
 
@@ -153,11 +155,53 @@ def test_heartbeat_without_a_step_is_progress() -> None:
     assert watch.last_progress_s == 168.0
 
 
-def test_gang_that_never_shows_any_progress_is_hung_from_when_it_ran() -> None:
-    _, verdict = after(WATCH, running(110.0), running(171.0))
+def test_gang_whose_programs_never_use_the_agent_is_not_taken_for_hung() -> None:
+    silent = report(110.0, step=None, heartbeat_s=105.0, speaks=False)
+    _, verdict = after(WATCH, running(110.0, silent), running(100_000.0))
+    assert verdict == KeepWatching(after_s=2.0)
+    _, verdict = after(WATCH, running(110.0), running(100_000.0))
+    assert verdict == KeepWatching(after_s=2.0)
+
+
+def test_gang_that_has_spoken_once_is_hung_before_its_first_step_too() -> None:
+    spoken, _ = after(WATCH, running(110.0, report(110.0, step=None, heartbeat_s=105.0)))
+    # what was said is remembered by whoever takes over
+    spoken = codec.from_json(WatchState, codec.to_json(spoken))
+    assert isinstance(observe(spoken, running(170.0))[1], KeepWatching)
+    _, verdict = observe(spoken, running(171.0))
     assert isinstance(verdict, HandOver)
     assert isinstance(verdict.event, ev.FaultDetected)
-    assert "no rank has reported" in verdict.event.fault.summary
+    assert "rank 0 on n0 is furthest behind, before its first step" in verdict.event.fault.summary
+
+
+def test_hang_before_the_first_step_blames_a_rank_that_has_not_spoken_yet() -> None:
+    _, verdict = after(
+        WATCH,
+        running(
+            110.0,
+            report(110.0, step=None, heartbeat_s=109.0),
+            report(110.0, step=None, heartbeat_s=105.0, node="n1", rank=2, speaks=False),
+        ),
+        running(171.0),
+    )
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.FaultDetected)
+    assert verdict.event.fault.rank == 2
+
+
+def test_hang_after_steps_blames_no_rank_that_leaves_the_reporting_to_others() -> None:
+    _, verdict = after(
+        WATCH,
+        running(
+            110.0,
+            report(110.0, step=7, heartbeat_s=110.0),
+            report(110.0, step=None, heartbeat_s=105.0, node="n1", rank=2, speaks=False),
+        ),
+        running(171.0),
+    )
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.FaultDetected)
+    assert (verdict.event.fault.rank, verdict.event.fault.node) == (0, "n0")
 
 
 def test_hang_blames_the_rank_that_is_furthest_behind() -> None:

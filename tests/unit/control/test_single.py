@@ -13,6 +13,7 @@ from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.progress import ChannelCursor
 from airflow_llmsched.errors import CapacityError, CouldNotLookError
 from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimRankScript
 from tests.support.sim_house import RUN, SimHouse, plan_of, tree_of
@@ -144,6 +145,7 @@ def test_a_hung_gang_is_stopped_before_the_next_starts() -> None:
     bench = Bench(SimRankScript(lasts_s=None), GOOD)
     first = bench.worker().start()
     assert isinstance(first, Watch)
+    bench.house.hub.line(first.state.channel_root).beat(None)
     event = bench.event(first)
     assert isinstance(event, ev.FaultDetected)
     assert event.fault.kind is FaultKind.HUNG
@@ -151,6 +153,15 @@ def test_a_hung_gang_is_stopped_before_the_next_starts() -> None:
     assert isinstance(second, Watch)
     assert bench.live() == (second.state.handle,)
     assert bench.finish(second) == Succeeded(checkpoint=None, last_step=None, num_attempts=2)
+
+
+def test_a_gang_that_never_uses_the_agent_may_take_longer_than_the_hang_limit() -> None:
+    bench = Bench(SimRankScript(lasts_s=5 * SETTINGS.hang_limit_s))
+    first = bench.worker().start()
+    assert isinstance(first, Watch)
+    assert bench.finish(first) == Succeeded(checkpoint=None, last_step=None, num_attempts=1)
+    reports, _ = bench.house.hub.open(first.state.channel_root).read(ChannelCursor(positions={}))
+    assert not any(rank.speaks for report in reports for rank in report.ranks)
 
 
 def test_an_older_generation_is_stopped_first() -> None:

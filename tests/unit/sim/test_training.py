@@ -95,6 +95,7 @@ def test_stall_keeps_ranks_alive_without_progress() -> None:
     newest = reports(channel)[-1]
     assert newest.at_s - newest.ranks[0].heartbeat_s > 25.0
     assert newest.ranks[0].step == 2
+    assert all(rank.speaks for rank in newest.ranks)
     house.clock.sleep(40.0)
     assert max(step.step for report in reports(channel) for step in report.steps) > 3
 

@@ -118,7 +118,7 @@ def test_a_resume_from_the_last_step_trains_nothing_and_saves_nothing(
     )
 
     assert train_here(monkeypatch, environment) == 0
-    assert [record["kind"] for record in records(tmp_path / "spool")] == ["span"]
+    assert [record["kind"] for record in records(tmp_path / "spool")] == ["beat", "span"]
 
 
 def test_a_later_phase_changes_batch_and_sequence_and_survives_a_resume(
