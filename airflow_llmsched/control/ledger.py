@@ -1,4 +1,3 @@
-# ruff: noqa: N803, N806, N815 - axes are suffixes of array names (see the key below)
 """The ETTR ledger: every wall-clock second of a run in exactly one bucket. Pure: no clock, no I/O.
 
 Every bucket is made of measured intervals; none is computed as what the others leave over. A sweep over the run gives

@@ -1,4 +1,3 @@
-# ruff: noqa: N806, N815 - axes are suffixes of array names (see the key below)
 """Which optimizer steps a run kept, and which it threw away. Pure.
 
 The run's final state is followed backwards: the last launch resumed from a checkpoint, the launch that wrote it

@@ -1,7 +1,5 @@
 """Many layouts at once: one array per degree instead of one object per layout. Owns the axis C, knows no rules."""
 
-# ruff: noqa: N802, N815 - array names end in their axes
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -3,7 +3,6 @@
 Axis: C = candidate layout. Candidates are the full product of the degrees that multiply to the world size with expert
 parallelism, ZeRO stage, micro-batch and recomputation; each rule turns down some of what the rules before it left.
 """
-# ruff: noqa: N803, N806 - array names end in their axes
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Axes: C = candidate, K = cost; every cost is better when smaller.
 """
-# ruff: noqa: N803 - array names end in their axes
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Axis: C = candidate layout. Every candidate ends in exactly one place: it is a plan, or it is counted under one reason.
 """
-# ruff: noqa: N802, N803, N806, N815 - array names end in their axes
 
 from __future__ import annotations
 

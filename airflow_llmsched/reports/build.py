@@ -1,5 +1,4 @@
 """From what control and agents recorded to a run report. Pure."""
-# ruff: noqa: N806 - axes are suffixes of array names, as in control.lineage
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Trainer:
 
     def _accumulate_gradients(self, phase: TrainPhase) -> float:
         """Add up the gradients of this rank's share of the global batch; return the share's mean loss."""
-        inputs_BT, targets_BT = self._share(phase)  # noqa: N806
+        inputs_BT, targets_BT = self._share(phase)
         size = self.settings.micro_batch_size
         micro_batches = list(zip(torch.split(inputs_BT, size), torch.split(targets_BT, size), strict=True))
         sharded = cast("FSDPModule", self.model)
@@ -98,8 +98,8 @@ class Trainer:
         length = phase.sequence_length_tokens
         num_tokens = phase.tokens_per_step // dist.get_world_size()
         inputs, targets = self.stream.read(self.num_tokens_seen + dist.get_rank() * num_tokens, num_tokens)
-        inputs_BT = torch.from_numpy(inputs).long().view(-1, length)  # noqa: N806
-        targets_BT = torch.from_numpy(targets).long().view(-1, length)  # noqa: N806
+        inputs_BT = torch.from_numpy(inputs).long().view(-1, length)
+        targets_BT = torch.from_numpy(targets).long().view(-1, length)
         return inputs_BT, targets_BT
 
     def _save_wanted(self, step: int) -> bool:

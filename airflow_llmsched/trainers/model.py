@@ -28,7 +28,7 @@ class ByteGpt(nn.Module):
             self.head.weight = self.embedding.weight
         self._initialise(settings)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:  # noqa: N803  (axes are suffixes, here and below)
+    def forward(self, tokens_BT: Tensor) -> Tensor:
         """Return logits, one row of ``vocab_size`` per position."""
         rotation = rotary_angles(num_positions=tokens_BT.shape[1], head_size=self.head_size)
         hidden = self.embedding(tokens_BT)
@@ -79,9 +79,9 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Return what each position gathers from itself and those before it."""
         num_sequences, num_positions, _ = hidden.shape
-        heads_BHTE = self.qkv(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # noqa: N806
+        heads_BHTE = self.qkv(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
         num_turned = self.num_heads + self.num_kv_heads
-        turned_BHTE = rotate(heads_BHTE[:, :num_turned], rotation)  # noqa: N806  (queries and keys at once)
+        turned_BHTE = rotate(heads_BHTE[:, :num_turned], rotation)
         query, key, value = (
             turned_BHTE[:, : self.num_heads],
             turned_BHTE[:, self.num_heads :],
@@ -127,7 +127,7 @@ def rotary_angles(*, num_positions: int, head_size: int) -> tuple[Tensor, Tensor
     return angles.cos(), angles.sin()
 
 
-def rotate(heads_BHTE: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:  # noqa: N803
+def rotate(heads_BHTE: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Turn the first and second half of each head against each other by its position's angles."""
     cosine, sine = rotation
     first, second = heads_BHTE.chunk(2, dim=-1)

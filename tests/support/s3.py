@@ -88,7 +88,7 @@ class LossyProxy:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on  # noqa: N815
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 return

@@ -2,7 +2,6 @@
 
 Axis: C = candidate layout.
 """
-# ruff: noqa: N806 - array names end in their axes
 
 from __future__ import annotations
 

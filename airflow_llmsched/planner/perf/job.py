@@ -1,7 +1,5 @@
 """What the cost model needs to know of a Transformer training job, and how its layers fall to pipeline stages. Pure."""
 
-# ruff: noqa: N806, N815 - array names end in their axes
-
 from __future__ import annotations
 
 from collections.abc import Iterator

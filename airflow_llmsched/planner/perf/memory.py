@@ -7,8 +7,6 @@ MLPs and experts. Dropout masks are counted as there, so that a model without dr
 describes.
 """
 
-# ruff: noqa: N802, N806, N815 - array names end in their axes
-
 from __future__ import annotations
 
 from collections.abc import Mapping

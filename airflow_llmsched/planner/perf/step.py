@@ -4,8 +4,6 @@ Axis: C = candidate layout. Ranks are numbered with tensor parallelism fastest, 
 parallelism, and fill nodes in order, as in Megatron-LM: so a group's stride and size say which links it crosses.
 """
 
-# ruff: noqa: N802, N803, N806, N815 - array names end in their axes
-
 from __future__ import annotations
 
 from collections.abc import Mapping

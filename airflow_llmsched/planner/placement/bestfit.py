@@ -3,7 +3,6 @@
 The gang goes to the smallest domain that holds it, split over as few domains of the preferred level as possible, whole
 nodes first and the rest where it leaves the least over. Ties break on paths and ids, never on the order of the input.
 """
-# ruff: noqa: N806 - array names end in their axes
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 Axes: N = node in order of path and id, L = level, outermost first. Tensor-parallel groups stay inside a node, so a
 node's capacity is its usable slots rounded down to whole groups.
 """
-# ruff: noqa: N803, N806, N815 - array names end in their axes
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Axes: R = rank, G = group. Ranks are numbered with tp fastest, then cp, ep, the rest of dp, and pp slowest.
 """
-# ruff: noqa: N802, N806 - array names end in their axes
 
 from __future__ import annotations
 

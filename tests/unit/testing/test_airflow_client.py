@@ -31,7 +31,7 @@ class FakeServer:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = _answer  # noqa: N815 - the base class looks these up
+            do_GET = do_POST = do_PATCH = _answer
 
             def log_message(self, *_: object) -> None:
                 pass
