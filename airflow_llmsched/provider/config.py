@@ -17,6 +17,11 @@ def state_root() -> str:
     return str(Path(configured or f"{home}/llmsched").expanduser().resolve())
 
 
+def min_deferral_s() -> float:
+    """Return how long a task stays deferred at least, in seconds (see ``provider.settling``)."""
+    return float(conf.getfloat(SECTION, "min_deferral", fallback=7.0))
+
+
 def handoff_limit_s() -> float:
     """Return how long a gang may run unwatched between a trigger's event and the worker that acts on it, in seconds."""
     return float(conf.getfloat(SECTION, "handoff_limit", fallback=1800.0))

@@ -17,6 +17,17 @@ _OPTIONS: dict[str, Any] = {
         "example": "/mnt/shared/llmsched",
         "default": "",
     },
+    "min_deferral": {
+        "description": (
+            "Seconds for which a task stays deferred at least. Must exceed [workers] min_heartbeat_interval by a "
+            "scheduler loop: Airflow 3.3 fails a task that resumes before it has seen the end of the worker that "
+            "deferred it (apache/airflow#72716)."
+        ),
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": None,
+        "default": "7",
+    },
     "handoff_limit": {
         "description": (
             "Seconds that a gang may run unwatched between a trigger's event and the worker that acts on it (a full "

@@ -136,10 +136,10 @@ class AirflowStack:
         before = self.component_pid(name)
         keeper.stdin.write(f"restart {name}\n".encode())
         keeper.stdin.flush()
-        deadline_s = time.monotonic() + 2 * GRACE_S
+        deadline_s = time.monotonic() + 3 * GRACE_S
         while (pid := self.component_pid(name)) == before:
             if time.monotonic() > deadline_s:
-                raise LlmschedError(f"Airflow's {name} was not restarted within {2 * GRACE_S:.0f} s")
+                raise LlmschedError(f"Airflow's {name} was not restarted within {3 * GRACE_S:.0f} s")
             time.sleep(_POLL_S)
         return pid
 
@@ -313,6 +313,7 @@ def settings(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, str]:
         ("dag_processor", "parsing_processes"): 1,
         ("dag_processor", "refresh_interval"): 10,
         ("database", "sql_alchemy_conn"): f"sqlite:///{home}/airflow.db",
+        ("llmsched", "min_deferral"): 3,  # with what follows from [workers] min_heartbeat_interval
         ("logging", "base_log_folder"): home / "logs",
         ("logging", "colored_console_log"): False,
         ("logging", "trigger_log_server_port"): trigger_logs,
@@ -320,6 +321,7 @@ def settings(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, str]:
         ("scheduler", "scheduler_idle_sleep_time"): 0.5,
         ("usage_data_collection", "enabled"): False,
         ("workers", "execution_api_timeout"): 30,
+        ("workers", "min_heartbeat_interval"): 1,
     }
     settings_ = {f"AIRFLOW__{section.upper()}__{key.upper()}": str(value) for (section, key), value in values.items()}
     return settings_ | {

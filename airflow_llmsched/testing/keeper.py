@@ -157,7 +157,7 @@ class Keeper:
                     return
 
     def _restart(self, name: str) -> None:
-        end_sessions([self._running[name].pid])
+        end_sessions([self._running[name].pid], grace_s=2 * GRACE_S)
         self._running[name].wait()
         self._ended.pop(name, None)
         self._start(name, self._components[name])

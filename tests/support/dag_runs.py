@@ -25,6 +25,7 @@ def run_dags(folder: Path, runs: list[tuple[str, dict[str, Any]]], *, limit_s: f
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
         "AIRFLOW__LLMSCHED__STATE_ROOT": str(folder / "state"),
+        "AIRFLOW__LLMSCHED__MIN_DEFERRAL": "0",
     }
     (folder / "airflow").mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("wb") as log:

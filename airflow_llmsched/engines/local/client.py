@@ -47,7 +47,10 @@ class LocalClient:
 
     def exists(self, name: str) -> bool:
         """Whether there is, or was, an attempt of this name."""
-        return is_attempt_name(name) and self.gang(name).request.exists()
+        try:
+            return is_attempt_name(name) and bool(self.gang(name).request.stat())
+        except FileNotFoundError:
+            return False
 
     def gang(self, name: str) -> GangDir:
         """Return an attempt's directory."""
@@ -56,9 +59,10 @@ class LocalClient:
 
     def names(self) -> list[str]:
         """Return all attempts, live and ended."""
-        if not self._gangs.exists():
+        try:
+            return sorted(path.name for path in self._gangs.iterdir() if is_attempt_name(path.name))
+        except FileNotFoundError:  # and no other error: what cannot be listed is not empty
             return []
-        return sorted(path.name for path in self._gangs.iterdir() if is_attempt_name(path.name))
 
     def create(self, request: LaunchRequest) -> None:
         """Make the attempt's directory, all at once: of two creators one gets ``FileExistsError`` or ``OSError``."""
@@ -97,7 +101,7 @@ class LocalClient:
     def _give_up(self, gang: GangDir, name: str, nodes: list[str], *, reason: str) -> None:
         abort = {"v": wire.VERSION, "node": nodes[0], "at_s": time.time(), "fault": "start_failed", "rank": None}
         gang.node(nodes[0]).write_last(gang.abort, {**abort, "reason": reason}, once=True)
-        proc.end_all(lambda: _marked(gang, name, nodes), grace_s=1.0)
+        proc.end_all(lambda: _processes(gang, name, nodes), grace_s=1.0)
 
     def request(self, name: str) -> dict[str, Any]:
         """Return what was submitted. Raises ``CouldNotLookError`` when it cannot be read."""
@@ -132,10 +136,10 @@ class LocalClient:
         deadline_s = time.monotonic() + grace_s + 1.0
         orphaned = [node for node in nodes if node not in alive]
         if orphaned:
-            proc.end_all(lambda: _marked(gang, name, orphaned), grace_s=grace_s)
+            proc.end_all(lambda: _processes(gang, name, orphaned), grace_s=grace_s)
         while any(proc.alive(each) for each in alive.values()) and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        left = proc.end_all(lambda: _marked(gang, name, nodes), grace_s=0.0)
+        left = proc.end_all(lambda: _processes(gang, name, nodes), grace_s=0.0)
         if left:
             raise CouldNotLookError(
                 f"attempt {name}: processes {[each.pid for each in left]} could not be ended; retry"
@@ -225,7 +229,7 @@ def _node_facts(gang: GangDir, name: str, node: str) -> NodeFacts:
         node=NodeId(node),
         claimed=supervisor is not None,
         supervisor_alive=is_alive,
-        stray=is_orphan and bool(_marked(gang, name, [node])),
+        stray=is_orphan and bool(_processes(gang, name, [node])),
         started_at_s=None if started is None else started["at_s"],
         alive_at_s=None if alive is None else alive["at_s"],
         notice_deadline_s=None if notice is None else notice["deadline_s"],
@@ -233,8 +237,8 @@ def _node_facts(gang: GangDir, name: str, node: str) -> NodeFacts:
     )
 
 
-def _marked(gang: GangDir, name: str, nodes: list[str]) -> list[proc.Process]:
-    return [process for node in nodes for process in proc.marked(gang.marks(name, node))]
+def _processes(gang: GangDir, name: str, nodes: list[str]) -> list[proc.Process]:
+    return [process for node in nodes for process in gang.processes(name, node)]
 
 
 def _stopped_record(node: str) -> dict[str, Any]:

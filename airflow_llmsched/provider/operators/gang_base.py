@@ -15,7 +15,7 @@ from airflow_llmsched.provider.operators.base import EngineOperator, failing_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_llmsched.control.context import Outcome, Succeeded
+    from airflow_llmsched.control.context import Failed, Outcome, Succeeded
     from airflow_llmsched.control.poller import WatchState
     from airflow_llmsched.provider.gang_run import GangSettings
     from airflow_llmsched.provider.run_scope import RunScope
@@ -148,7 +148,13 @@ class GangOperator(EngineOperator):
             return self.result(context, settings, outcome)
         tail = outcome.fault.log_tail if outcome.fault else ""
         shown = f"\nlast lines:\n{tail}" if tail and tail not in outcome.reason else ""
-        raise GangFailedError(outcome.reason + shown)
+        raise GangFailedError(outcome.reason + self._whose_deadline(context, settings, outcome) + shown)
+
+    def _whose_deadline(self, context: Context, settings: GangSettings, outcome: Failed) -> str:
+        limit_s = self._execution_limit_s(context)
+        if outcome.fault is not None or limit_s is None or limit_s != settings.deadline_s or now_s() < limit_s:
+            return ""
+        return f". The deadline is that of this task's execution_timeout ({self.execution_timeout}): raise that one"
 
     def _take(self, settings: GangSettings, payload: dict[str, Any]) -> Outcome:
         from airflow_llmsched import codec
@@ -168,10 +174,16 @@ class GangOperator(EngineOperator):
 
     def _hand_to_trigger(self, settings: GangSettings, watch: WatchState) -> None:
         from airflow_llmsched import codec
+        from airflow_llmsched.provider.config import min_deferral_s
         from airflow_llmsched.provider.triggers.gang import GangTrigger
 
         self.defer(
-            trigger=GangTrigger(purpose=self.purpose, settings=codec.to_plain(settings), watch=codec.to_plain(watch)),
+            trigger=GangTrigger(
+                purpose=self.purpose,
+                settings=codec.to_plain(settings),
+                watch=codec.to_plain(watch),
+                settle_s=min_deferral_s(),
+            ),
             method_name="resume",
         )
 
@@ -212,9 +224,12 @@ class GangOperator(EngineOperator):
         return self._settings
 
     def _deadline_s(self, context: Context, scope: RunScope) -> float | None:
-        limits_s = self.limits_s(scope)
-        if self.execution_timeout is not None:
-            timeout_s = self.execution_timeout.total_seconds()
-            started_s = context["ti"].start_date.timestamp()
-            limits_s.append(started_s + timeout_s - min(DEADLINE_MARGIN_S, 0.2 * timeout_s))
-        return min(limits_s, default=None)
+        limit_s = self._execution_limit_s(context)
+        return min([*self.limits_s(scope), *([] if limit_s is None else [limit_s])], default=None)
+
+    def _execution_limit_s(self, context: Context) -> float | None:
+        if self.execution_timeout is None:
+            return None
+        timeout_s: float = self.execution_timeout.total_seconds()
+        started_s: float = context["ti"].start_date.timestamp()
+        return started_s + timeout_s - min(DEADLINE_MARGIN_S, 0.2 * timeout_s)

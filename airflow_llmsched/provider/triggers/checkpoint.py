@@ -54,12 +54,17 @@ class CheckpointTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield ``{"checkpoint": {...}}``, the newest complete one. Storage that cannot be read is looked at again."""
-        from airflow_llmsched.provider.checkpoints import newest_complete
-
         floor = int(self.min_step) if self.after_step is None else max(int(self.min_step), self.after_step + 1)
         while True:
-            found = await run_blocking("checkpoint", newest_complete, self.path, self.format, floor)
+            found = await run_blocking("checkpoint", _newest_complete, self.path, self.format, floor)
             if found is not None:
                 yield TriggerEvent({"checkpoint": found})
                 return
             await asyncio.sleep(self.poll_interval_s)
+
+
+def _newest_complete(*arguments: Any) -> dict[str, Any] | None:
+    """Runs on the pool, imports included: they take longer than the event loop may stand still."""
+    from airflow_llmsched.provider.checkpoints import newest_complete
+
+    return newest_complete(*arguments)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_llmsched.provider.executor import run_blocking
+from airflow_llmsched.provider.settling import settle
 
 if TYPE_CHECKING:
     from airflow_llmsched.provider.gang_watch import GangWatch
@@ -28,17 +29,26 @@ class GangTrigger(BaseTrigger):
         purpose: what the gang is for: ``train`` or ``evaluate`` (``provider.gang_watch.CANCEL``).
         settings: ``provider.gang_run.GangSettings`` in codec form.
         watch: ``control.poller.WatchState`` in codec form.
+        settle_s: the event comes no sooner than this many seconds after the watch began (``provider.settling``).
     """
 
-    def __init__(self, *, purpose: str, settings: Mapping[str, Any], watch: Mapping[str, Any]) -> None:
+    def __init__(
+        self, *, purpose: str, settings: Mapping[str, Any], watch: Mapping[str, Any], settle_s: float = 0.0
+    ) -> None:
         super().__init__()
         self.purpose = purpose
         self.settings = dict(settings)
         self.watch = dict(watch)
+        self.settle_s = settle_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and JSON-safe arguments. Nothing secret is among them."""
-        arguments = {"purpose": self.purpose, "settings": self.settings, "watch": self.watch}
+        arguments = {
+            "purpose": self.purpose,
+            "settings": self.settings,
+            "watch": self.watch,
+            "settle_s": self.settle_s,
+        }
         return "airflow_llmsched.provider.triggers.gang.GangTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -46,6 +56,7 @@ class GangTrigger(BaseTrigger):
 
         Airflow resumes a task whose trigger raised as a failure that runs none of our code, so the gang would live on.
         """
+        started_s = time.monotonic()
         try:
             watch = await run_blocking(self._back_end, self._open)
             while True:
@@ -56,6 +67,7 @@ class GangTrigger(BaseTrigger):
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
             event = broken(error)
+        await settle(since_s=started_s, settle_s=self.settle_s)
         yield TriggerEvent(event)
 
     async def on_kill(self) -> None:

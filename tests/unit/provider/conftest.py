@@ -10,6 +10,7 @@ def state_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state root of this test's own."""
     root = tmp_path / "state"
     monkeypatch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(root))
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__MIN_DEFERRAL", "0")  # no scheduler here that could mistake a worker's end
     return root
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from airflow_llmsched.provider.config import handoff_limit_s, state_root
+from airflow_llmsched.provider.config import handoff_limit_s, min_deferral_s, state_root
 
 
 def test_state_root_is_the_configured_folder(monkeypatch, tmp_path):
@@ -19,3 +19,10 @@ def test_state_root_defaults_to_a_folder_of_airflows_home(monkeypatch):
 def test_handoff_limit_is_configured_in_seconds(monkeypatch):
     monkeypatch.setenv("AIRFLOW__LLMSCHED__HANDOFF_LIMIT", "90")
     assert handoff_limit_s() == 90.0
+
+
+def test_the_least_deferral_outlasts_a_lingering_worker_unless_configured(monkeypatch):
+    monkeypatch.delenv("AIRFLOW__LLMSCHED__MIN_DEFERRAL", raising=False)
+    assert min_deferral_s() > 5.0
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__MIN_DEFERRAL", "0.5")
+    assert min_deferral_s() == 0.5

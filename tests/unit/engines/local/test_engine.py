@@ -103,6 +103,15 @@ def test_state_that_cannot_be_read_is_never_taken_for_absent(harness: LocalHarne
         harness.engine.topology()
 
 
+def test_root_that_is_no_folder_is_not_an_empty_machine(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    engine = LocalEngine(root=str(tmp_path / "file" / "engine"))
+    with pytest.raises(CouldNotLookError, match="look again"):
+        engine.find(attempt_key().run)
+    with pytest.raises(CouldNotLookError, match="look again"):
+        engine.topology()
+
+
 def test_handle_that_points_elsewhere_touches_nothing(harness: LocalHarness) -> None:
     key = attempt_key()
     for native_id in ("../../etc", "", "a b"):

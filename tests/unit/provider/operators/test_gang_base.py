@@ -141,6 +141,13 @@ def test_our_deadline_lies_below_airflows(make_pipeline, spec_deadline_s, timeou
     assert deferred.trigger.watch["deadline_s"] == pytest.approx(deadline_s)
 
 
+def test_a_deadline_that_came_from_airflows_time_limit_says_so(slow):
+    timeout = datetime.timedelta(seconds=3)
+    with pytest.raises(GangFailedError, match=r"^deadline reached .*execution_timeout \(0:00:03\)"):
+        slow.run("run_gang", execution_timeout=timeout)
+    assert not slow.live()
+
+
 def test_a_failed_gang_shows_the_last_lines_of_the_guilty_rank(make_pipeline):
     made = make_pipeline(arguments=("--fail-at=3",)).prepare()
     with pytest.raises(GangFailedError, match=r"rank 1 .*exited with code 3") as failed:
