@@ -2,8 +2,8 @@
 
 The engine writes request.json and go.json at submit and stop.json at ``stop``; the first supervisor that gives the gang
 up writes abort.json. Under ``nodes/<node>/`` a supervisor claims the node (claim.json), records that all its ranks
-have started (started.json) or exited 0 (done.json), and last of all how they ended (exit.json). notice.json is the
-platform's.
+have started (started.json) or exited 0 (done.json), which processes below it carry no marks (unmarked.json), and last
+of all how the ranks ended (exit.json). notice.json is the platform's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.agent import wire
-from airflow_llmsched.agent.proc import Process
+from airflow_llmsched.agent.proc import Process, alive, marked
 from airflow_llmsched.agent.spool import create_json, read_json, write_json
 
 _RESERVE_BYTES = 64 * 1024
@@ -36,6 +36,7 @@ class NodeDir:
         self.exit = path / "exit.json"
         self.notice = path / "notice.json"
         self.alive = path / "alive.json"
+        self._unmarked = path / "unmarked.json"
         self._claim = path / "claim.json"
         self._reserve = path / "reserve"
 
@@ -58,6 +59,16 @@ class NodeDir:
         """Return who claimed the node, or None."""
         claim = read_json(self._claim)
         return None if claim is None else Process.parse(claim["process"])
+
+    def note_unmarked(self, processes: Sequence[Process]) -> None:
+        """Record descendants without our marks, so that they can be ended though all above them was killed."""
+        write_json(self._unmarked, {"v": wire.VERSION, "processes": [process.text() for process in processes]})
+
+    def unmarked(self) -> list[Process]:
+        """Return the live processes among those noted last."""
+        noted = read_json(self._unmarked)
+        processes = [] if noted is None else [Process.parse(text) for text in noted["processes"]]
+        return [process for process in processes if alive(process)]
 
     def write_last(self, path: Path, value: dict[str, Any], *, once: bool = False) -> bool:
         """Write a record that must not be lost to a full disk: the reserve is given up for it."""
@@ -97,11 +108,15 @@ class GangDir:
         return NodeDir(self.path / "nodes" / node)
 
     def marks(self, attempt_name: str, node: str) -> dict[str, str]:
-        """Environment entries that every process of one node's part carries, and no other process does.
+        """Environment entries of one node's processes and no others. Only who clears its environment loses them.
 
         The spool's path keeps two deployments apart that use the same attempt name.
         """
         return {wire.ATTEMPT_NAME: attempt_name, wire.NODE: node, wire.SPOOL: str(self.node(node).spool)}
+
+    def processes(self, attempt_name: str, node: str) -> list[Process]:
+        """Return one node's live processes: those that carry its marks, and those noted to carry none."""
+        return [*marked(self.marks(attempt_name, node)), *self.node(node).unmarked()]
 
     def notices(self, nodes: Sequence[str]) -> dict[str, float]:
         """Return the deadline (Unix seconds) of each announced loss, by node."""

@@ -102,16 +102,7 @@ def everything() -> dict[int, Stat]:
 
 def descendants(root_pid: int) -> list[Process]:
     """Return the live descendants of a process, parents before children."""
-    stats = everything()
-    children: dict[int, list[int]] = {}
-    for pid, stat in stats.items():
-        children.setdefault(stat.parent_pid, []).append(pid)
-    found: list[Process] = []
-    level = children.get(root_pid, [])
-    while level:
-        found += [Process(pid, stats[pid].start_ticks, boot_id()) for pid in level if not stats[pid].dead]
-        level = [child for pid in level for child in children.get(pid, [])]
-    return found
+    return _below([root_pid], everything())
 
 
 def marked(marks: Mapping[str, str]) -> list[Process]:
@@ -129,6 +120,11 @@ def marked(marks: Mapping[str, str]) -> list[Process]:
         return steps
 
     return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in sorted(hits, key=lambda pid: (depth(pid), pid))]
+
+
+def carries(process: Process, marks: Mapping[str, str]) -> bool:
+    """Whether a process's environment holds every mark."""
+    return _environment_has(process.pid, [f"{name}={value}".encode() for name, value in marks.items()])
 
 
 def send(process: Process, number: int) -> bool:
@@ -158,12 +154,15 @@ def end_all(
     """End what ``find`` returns, over and over until it returns nothing: SIGTERM, then SIGKILL after the grace.
 
     ``find`` lists parents before children, so that a launcher is told before the workers it would start again.
-    Newcomers get their SIGTERM as well. Returns what could not be ended (in the kernel's hands, or not ours).
+    Newcomers get their SIGTERM as well, and so do descendants that ``find`` cannot know: once seen below one of its
+    processes they are ended though their parent is gone. Returns what could not be ended (in the kernel's hands, or not
+    ours).
     """
     terminated: set[Process] = set()
+    known: set[Process] = set()
     deadline_s = time.monotonic() + grace_s
     while True:
-        left = _left(find, reap)
+        left = _left(find, reap, known)
         if not left or time.monotonic() >= deadline_s:
             break
         for process in left:
@@ -174,10 +173,10 @@ def end_all(
         time.sleep(min(_POLL_S, max(0.0, deadline_s - time.monotonic())))
     give_up_s = time.monotonic() + _KILL_LIMIT_S
     while left and time.monotonic() < give_up_s:
-        for process in left:
+        for process in _frozen(left, lambda: _left(find, reap, known), give_up_s=give_up_s):
             send(process, signal.SIGKILL)
         time.sleep(_POLL_S)
-        left = _left(find, reap)
+        left = _left(find, reap, known)
     return left
 
 
@@ -188,9 +187,53 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _left(find: Callable[[], Iterable[Process]], reap: Callable[[], None]) -> list[Process]:
+def _left(find: Callable[[], Iterable[Process]], reap: Callable[[], None], known: set[Process]) -> list[Process]:
+    """Return what ``find`` finds, all that descends from it, and what did so when last looked. Adds it to ``known``."""
     reap()
-    return list(dict.fromkeys(find()))
+    roots = [*find(), *known]
+    stats = everything()
+    live = [process for process in dict.fromkeys(roots) if _is_live(process, stats)]
+    family = dict.fromkeys([*live, *_below([process.pid for process in live], stats)])
+    family.pop(myself(), None)
+    known.update(family)
+    return list(family)
+
+
+def _frozen(left: list[Process], look: Callable[[], list[Process]], *, give_up_s: float) -> list[Process]:
+    """Stop all of ``left`` and whatever they had started meanwhile; return all of it.
+
+    Who is killed one by one may start another in between, which nobody finds once its parent is gone.
+    """
+    stopped: set[Process] = set()
+    while time.monotonic() < give_up_s:
+        fresh = [process for process in left if process not in stopped]
+        if not fresh:
+            break
+        for process in fresh:
+            send(process, signal.SIGSTOP)
+        stopped.update(fresh)
+        left = look()
+    return left
+
+
+def _is_live(process: Process, stats: Mapping[int, Stat]) -> bool:
+    stat = stats.get(process.pid)
+    return (
+        stat is not None and not stat.dead and stat.start_ticks == process.start_ticks and process.boot_id == boot_id()
+    )
+
+
+def _below(roots: Iterable[int], stats: Mapping[int, Stat]) -> list[Process]:
+    """Return the live descendants of ``roots``, parents before children."""
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent_pid, []).append(pid)
+    found: list[Process] = []
+    level = [child for pid in roots for child in children.get(pid, [])]
+    while level:
+        found += [Process(pid, stats[pid].start_ticks, boot_id()) for pid in level if not stats[pid].dead]
+        level = [child for pid in level for child in children.get(pid, [])]
+    return found
 
 
 def _environment_has(pid: int, wanted: list[bytes]) -> bool:

@@ -38,6 +38,7 @@ TAIL_LINES = 20
 _LAUNCHER_TAIL_LINES = 200  # the cause stands above torchrun's long traceback
 _TICK_S = 0.1
 _LAUNCHER_LIMIT_S = 3.0
+_CENSUS_INTERVAL_S = 2.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -69,7 +70,9 @@ class Supervisor:
         self._trouble: Verdict | None = None
         self._unsent: list[dict[str, Any]] = []
         self._go_at_s: float | None = None
-        self._next_flush_s = 0.0
+        self._next_flush_s = 0.0  # by the monotonic clock, like the next: the wall clock may jump by an hour
+        self._next_census_s = 0.0
+        self._unmarked: list[proc.Process] = []
         self._is_started = False
         self._is_done = False
 
@@ -104,9 +107,12 @@ class Supervisor:
             self._orders.forward(notices)
             self._collector.read()
             self._note_vanished_wrappers()
-            if now_s >= self._next_flush_s:
-                self._next_flush_s = now_s + self._body["flush_interval_s"]
+            if time.monotonic() >= self._next_flush_s:
+                self._next_flush_s = time.monotonic() + self._body["flush_interval_s"]
                 self._flush(now_s)
+            if time.monotonic() >= self._next_census_s:
+                self._next_census_s = time.monotonic() + _CENSUS_INTERVAL_S
+                self._note_unmarked()
         view = self._view(now_s)
         with self._disk():
             self._publish(view)
@@ -166,6 +172,14 @@ class Supervisor:
         for view in vanished:
             if view.end is None:
                 view.end = wire.end_record(rank=view.rank, exit_code=None, signal=int(signal.SIGKILL), at_s=time.time())
+
+    def _note_unmarked(self) -> None:
+        """Keep a record of descendants that cleared their environment: without us nobody could tell whose they are."""
+        marks = self._gang.marks(self._body["attempt_name"], self._node)
+        unmarked = [process for process in proc.descendants(os.getpid()) if not proc.carries(process, marks)]
+        if unmarked != self._unmarked:
+            self._dir.note_unmarked(unmarked)
+            self._unmarked = unmarked
 
     def _view(self, now_s: float) -> View:
         expired = self._lease.expired(now_s=now_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -35,7 +36,8 @@ from airflow_llmsched.testing.engine_contract import (
     running,
     submit,
 )
-from tests.support.local_engine import LocalHarness, wait_until
+from tests.support.local_engine import LocalHarness
+from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
 
@@ -186,6 +188,76 @@ def test_f4_stop_is_complete_though_the_supervisors_were_killed(harness: LocalHa
     harness.engine.stop(handle, grace_s=0.5)
     assert harness.processes(handle) == []
     assert poll(harness, handle).phase is GangPhase.LOST
+
+
+UNMARKED = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleeper = [sys.executable, "-S", "-E", "-c", "import signal, time; signal.pause()", sys.argv[1]]
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sleeper[0], sleeper, {})
+    os._exit(0)
+os.posix_spawn(sleeper[0], sleeper, {})
+print("up", flush=True)
+while True:
+    time.sleep(60)
+"""
+"""Two children each that clear their environment, one of them a daemon: nothing marks them as the gang's."""
+
+
+def processes_with(word: str) -> list[proc.Process]:
+    found = []
+    for pid, stat in proc.everything().items():
+        with contextlib.suppress(OSError):
+            if not stat.dead and word in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                found.append(proc.Process(pid, stat.start_ticks, proc.boot_id()))
+    return found
+
+
+@pytest.mark.parametrize("killed", ["nothing", "supervisor", "supervisor and wrappers", "all that is marked"])
+def test_f4_children_that_cleared_their_environment_are_gone_too(harness: LocalHarness, killed: str) -> None:
+    gang = harness.run_python(gang_of(harness, [HANGS] * 2, grace_s=0.5), UNMARKED)
+    word = harness.root.name + killed.replace(" ", "-")
+    handle = submit(harness, replace(gang, command=(*gang.command, word)))
+    node = harness.client.gang(handle.native_id).node("n0")
+    try:
+        wait_until(lambda: len(node.unmarked()) == 4, LIMIT_S)
+        unmarked = set(node.unmarked())
+        assert len(processes_with(word)) == 4 + 2 + 2  # ranks and wrappers have the word among their arguments too
+        wrappers = [process for process in processes_with(word) if b"agent.rank" in _command(process)]
+        victims = {
+            "nothing": [],
+            "supervisor": [harness.supervisor(handle, "n0")],
+            "supervisor and wrappers": [harness.supervisor(handle, "n0"), *wrappers],
+            "all that is marked": [each for each in harness.processes(handle) if each not in unmarked],
+        }[killed]
+        for victim in victims:
+            proc.send(victim, signal.SIGKILL)
+        harness.engine.stop(handle, grace_s=0.3)
+        assert processes_with(word) == []
+        assert poll(harness, handle).phase.ended
+    finally:
+        for process in processes_with(word):
+            proc.send(process, signal.SIGKILL)
+
+
+def test_preempted_node_keeps_no_child_that_cleared_its_environment(harness: LocalHarness) -> None:
+    gang = harness.run_python(gang_of(harness, [HANGS] * 2, grace_s=30.0), UNMARKED)
+    word = harness.root.name + "preempted"
+    handle = submit(harness, replace(gang, command=(*gang.command, word)))
+    wait_until(lambda: len(harness.client.gang(handle.native_id).node("n0").unmarked()) == 4, LIMIT_S)
+    try:
+        harness.engine.preempt("n0", grace_s=0.1)
+        assert processes_with(word) == []
+    finally:
+        for process in processes_with(word):
+            proc.send(process, signal.SIGKILL)
+
+
+def _command(process: proc.Process) -> bytes:
+    return Path(f"/proc/{process.pid}/cmdline").read_bytes()
 
 
 def test_ranks_end_themselves_when_their_supervisors_were_killed(harness: LocalHarness) -> None:

@@ -28,7 +28,9 @@ def preempt(client: LocalClient, node: NodeId, *, grace_s: float, return_after_s
         for name in names:
             create_json(client.gang(name).node(node).notice, notice)
     time.sleep(max(0.0, deadline_s - time.time()))
-    marks = [client.gang(name).marks(name, node) for name in names]
-    left = proc.end_all(lambda: [each for mark in marks for each in proc.marked(mark)], grace_s=_TERM_TO_KILL_S)
+    gangs = [(client.gang(name), name) for name in names]
+    left = proc.end_all(
+        lambda: [each for gang, name in gangs for each in gang.processes(name, node)], grace_s=_TERM_TO_KILL_S
+    )
     if left:
         raise LaunchError(f"node {node}: processes {[each.pid for each in left]} could not be ended")

@@ -11,6 +11,7 @@ import pytest
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.gangdir import GangDir, NodeDir, is_full
 from airflow_llmsched.agent.spool import read_json, write_json
+from tests.support.local_engine import wait_until
 
 
 def test_node_is_claimed_once(tmp_path: Path) -> None:
@@ -91,3 +92,24 @@ def test_record_written_once_keeps_its_first_value(tmp_path: Path) -> None:
     assert node.write_last(path, {"by": "n0"}, once=True)
     assert not node.write_last(path, {"by": "n1"}, once=True)
     assert read_json(path) == {"by": "n0"}
+
+
+def test_node_finds_marked_processes_and_those_noted_to_carry_no_marks(tmp_path: Path) -> None:
+    gang = GangDir(tmp_path)
+    gang.node("n0").make()
+    idle = [sys.executable, "-S", "-c", "import time; time.sleep(1e6)"]
+    processes = [subprocess.Popen(idle, env=env) for env in (gang.marks("ls-a-g1-a1", "n0"), {}, {})]
+    marked, noted, ended = (proc.identify(process.pid) for process in processes)
+    assert marked is not None
+    assert noted is not None
+    assert ended is not None
+    try:
+        gang.node("n0").note_unmarked([noted, ended])
+        processes[2].kill()
+        processes[2].wait()
+        wait_until(lambda: gang.processes("ls-a-g1-a1", "n0") == [marked, noted], 10)
+        assert gang.processes("ls-a-g1-a1", "n1") == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from airflow_llmsched.agent import proc
-from tests.support.local_engine import wait_until
+from tests.support.waiting import wait_until
 
 IDLE = [sys.executable, "-S", "-c", "import time; time.sleep(1e6)"]
 STUBBORN = [
@@ -117,8 +118,82 @@ def test_end_all_wakes_a_stopped_process_so_that_it_can_end_in_peace() -> None:
 
 def test_end_all_gives_up_on_what_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "_KILL_LIMIT_S", 0.1)
-    ghost = proc.Process(2**22 - 1, 1, "no such boot")
-    assert proc.end_all(lambda: [ghost], grace_s=0.0) == [ghost]
+    monkeypatch.setattr(proc, "send", lambda _process, _number: False)
+    process = subprocess.Popen(IDLE)
+    foreign = proc.identify(process.pid)
+    assert foreign is not None
+    try:
+        assert proc.end_all(lambda: [foreign], grace_s=0.0) == [foreign]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_end_all_takes_no_dead_process_for_one_that_is_left() -> None:
+    gone = proc.Process(2**22 - 1, 1, "no such boot")
+    assert proc.end_all(lambda: [gone], grace_s=0.0) == []
+
+
+def test_end_all_ends_what_it_saw_below_a_process_that_is_gone_by_now() -> None:
+    """The parent dies of the SIGTERM; its child, now an orphan that nobody can find any more, is still ended."""
+    child = f"import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.execv({IDLE[0]!r}, {IDLE!r})"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"]
+    )
+    top = proc.identify(parent.pid)
+    assert top is not None
+    wait_until(lambda: _is_idle(proc.descendants(parent.pid)), 10)
+    (below,) = proc.descendants(parent.pid)
+    assert proc.end_all(lambda: [top] if proc.alive(top) else [], grace_s=0.3, reap=parent.poll) == []
+    assert not proc.alive(below)
+
+
+def test_end_all_outruns_a_process_that_starts_others_all_the_time() -> None:
+    program = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.setsid()
+for _ in range(3000):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(0.005)
+"""
+    parent = subprocess.Popen([sys.executable, "-S", "-c", program])
+    top = proc.identify(parent.pid)
+    assert top is not None
+    seen: set[proc.Process] = set()
+
+    def find() -> list[proc.Process]:
+        seen.update(proc.descendants(parent.pid))
+        return [top] if proc.alive(top) else []
+
+    wait_until(lambda: len(proc.descendants(parent.pid)) > 5, 10)
+    assert proc.end_all(find, grace_s=0.1, reap=parent.poll) == []
+    parent.wait()
+    assert [each for each in seen if proc.alive(each)] == []
+
+
+def _is_idle(processes: list[proc.Process]) -> bool:
+    return (
+        len(processes) == 1
+        and IDLE[-1].encode()
+        == Path(f"/proc/{processes[0].pid}/cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2]
+    )
+
+
+def test_process_that_cleared_its_environment_carries_no_marks() -> None:
+    process = subprocess.Popen(IDLE, env={"PROC_TEST_MARK": "a"})
+    identity = proc.identify(process.pid)
+    assert identity is not None
+    try:
+        wait_until(lambda: proc.carries(identity, {"PROC_TEST_MARK": "a"}), 10)
+        assert not proc.carries(identity, {"PROC_TEST_MARK": "a", "PROC_TEST_NODE": "n0"})
+    finally:
+        process.kill()
+        process.wait()
+    assert not proc.carries(identity, {"PROC_TEST_MARK": "a"})
 
 
 def test_subreaper_adopts_a_process_whose_parent_has_ended() -> None:
