@@ -123,7 +123,7 @@ class SingleRun:
         reason = fault.summary if fault else "it ended without a reason"
         hopeless = fault is None or fault.failure_class is FailureClass.CODE
         if hopeless or key.attempt >= self._settings.max_attempts:
-            return Failed(reason=f"{reason} (launch {key.attempt} of {self._settings.max_attempts})", fault=fault)
+            return Failed(reason=f"launch {key.attempt} of {self._settings.max_attempts}: {reason}", fault=fault)
         return self._launch(attempt=key.attempt + 1)
 
     def _handle_of(self, key: AttemptKey) -> GangHandle:

@@ -67,6 +67,7 @@ class Pipeline:
         self.folder = folder
         self.options = {"num_nodes": 1, "slots_per_node": 2}
         self.started = datetime.datetime.now(UTC)
+        self.generation = 0
         self._dag_id = dag_id
         corpus = folder / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
@@ -90,9 +91,16 @@ class Pipeline:
         with DAG(self._dag_id, schedule=None), TaskGroup("pretraining"):
             return operator(task_id=name, **{**defaults, **arguments})
 
+    def clear(self) -> None:
+        """Have Airflow clear every task: the next ones to execute are of a new generation."""
+        self.generation += 1
+
     def context(self, task: Any, **changes: Any) -> dict[str, Any]:
         """Return the context of ``task`` in this DAG run."""
-        return context_of(task, **{"started": self.started, **changes})
+        number = self.generation + 1
+        tries = {"try_number": number, "max_tries": self.generation + (task.retries or 0)}
+        ti_id = f"00000000-0000-0000-0000-{number:012d}"
+        return context_of(task, **{"started": self.started, "ti_id": ti_id, **tries, **changes})
 
     def run(self, name: str, *, context: dict[str, Any] | None = None, **arguments: Any) -> Any:
         """Execute a task and return its result. ``context`` holds changes to its context."""
@@ -208,3 +216,8 @@ def watched(trigger: GangTrigger, *, state: str, monkeypatch: Any) -> GangTrigge
     answer = {"r": {"pretraining.run_gang": state}}
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_asked: answer))
     return trigger
+
+
+def python_sleeping() -> list[str]:
+    """Return a command that runs for minutes and ends at SIGTERM."""
+    return [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -115,7 +115,7 @@ def test_a_code_fault_is_never_tried_again() -> None:
     assert outcome.fault is not None
     assert outcome.fault.kind is FaultKind.RANK_FAILED
     assert outcome.fault.log_tail == "no such checkpoint"
-    assert outcome.reason == "rank 0 on n0 exited with code 3 (launch 1 of 3)"
+    assert outcome.reason == "launch 1 of 3: rank 0 on n0 exited with code 3"
     assert bench.worker().start() == outcome  # nor by the task's next try
     assert len(bench.made) == 1
 
@@ -136,7 +136,7 @@ def test_infrastructure_faults_are_retried_up_to_the_limit() -> None:
         bench.house.engine.lose_node(N0, return_after_s=0.0)
         outcome = bench.worker().handle(bench.event(outcome))
     assert isinstance(outcome, Failed)
-    assert outcome.reason == "node n0 vanished (launch 3 of 3)"
+    assert outcome.reason == "launch 3 of 3: node n0 vanished"
     assert len(bench.made) == 3
     assert not bench.live()
 

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.domain.ledger import Bucket
+from airflow_llmsched.domain.run_report import EvaluationResult
+from airflow_llmsched.errors import CapacityError
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.operators.evaluation import EvaluationGateError
+from airflow_llmsched.provider.operators.gang_base import GangFailedError
+from tests.support.pipeline import NUM_STEPS, TRAINER, Pipeline, plain_spec, python_sleeping
+
+LOSS = 5.0 - NUM_STEPS / 100
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A pipeline that has trained."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(folder / "state"))
+        made = Pipeline(folder).prepare()
+        made.run("run_gang")
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def evaluating(trained):
+    """Returns the trained pipeline with another evaluation in its spec, in a generation of its own."""
+
+    def change(**evaluation):
+        trained.clear()
+        trained.spec = plain_spec(evaluation={"command": [*TRAINER, "--evaluate"], "max_loss": 5.0, **evaluation})
+        trained.run("open_run")
+        return trained
+
+    yield change
+    trained.close()
+
+
+def _evaluate(pipeline, *, deferrable=False):
+    if deferrable:
+        return pipeline.defer("evaluate_checkpoint").finish()
+    return pipeline.run("evaluate_checkpoint")
+
+
+def _launched(pipeline):
+    """The evaluation gangs of this generation."""
+    found = pipeline.engine.find(pipeline.scope.evaluation_key)
+    return [handle for handle in found if handle.key.generation == pipeline.generation]
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_checkpoint_below_the_gate_passes_and_is_kept_for_the_report(evaluating, deferrable):
+    pipeline = evaluating()
+    result = _evaluate(pipeline, deferrable=deferrable)
+    assert result["loss"] == pytest.approx(LOSS)
+    assert result["passed"] is True
+    assert result["checkpoint_step"] == NUM_STEPS
+    json.dumps(result, allow_nan=False)
+    kept = run_files.read(pipeline.scope, run_files.EVALUATION_FILE, EvaluationResult, made_by="x")
+    assert kept.loss == result["loss"]
+    assert not pipeline.live(pipeline.scope.evaluation_key)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"max_loss": 1.0}, rf"held-out loss {LOSS:.4f} at step {NUM_STEPS} is above the gate 1\.0"),
+        ({"command": [*TRAINER, "--evaluate", "--loss=nan"]}, "not a finite number"),
+        ({"command": [*TRAINER, "--evaluate", "--loss=inf"], "max_loss": None}, "not a finite number"),
+    ],
+)
+def test_a_checkpoint_that_is_not_good_enough_fails_but_is_reported(evaluating, deferrable, evaluation, message):
+    pipeline = evaluating(**evaluation)
+    with pytest.raises(EvaluationGateError, match=message):
+        _evaluate(pipeline, deferrable=deferrable)
+    kept = run_files.read(pipeline.scope, run_files.EVALUATION_FILE, EvaluationResult, made_by="x")
+    assert kept.passed is False
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pass",
+        "import os; open(os.environ['LLMSCHED_OUTPUT'], 'w').write('loss: 3')",
+        "import os; open(os.environ['LLMSCHED_OUTPUT'], 'w').write('[1, 2]')",
+        "import os; open(os.environ['LLMSCHED_OUTPUT'], 'w').write('{\"loss\": \"low\", \"checkpoint_step\": 1}')",
+        "import os; open(os.environ['LLMSCHED_OUTPUT'], 'w').write('{\"loss\": 3.0}')",
+    ],
+    ids=["nothing", "text", "list", "word", "no step"],
+)
+def test_an_evaluator_that_writes_no_result_fails_and_names_the_file(evaluating, program):
+    pipeline = evaluating(command=python(program))
+    with pytest.raises(AirflowFailException, match="is no evaluation result") as failed:
+        _evaluate(pipeline)
+    assert str(pipeline.scope.directory / "evaluation" / f"generation-{pipeline.generation}.json") in str(failed.value)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_evaluator_that_fails_shows_its_last_lines_and_is_not_tried_again(evaluating, deferrable):
+    pipeline = evaluating(command=python("import sys; print('out of memory'); sys.exit(4)"))
+    with pytest.raises(GangFailedError, match=r"(?s)launch 1 of 3: .*exited with code 4.*out of memory"):
+        _evaluate(pipeline, deferrable=deferrable)
+    assert [handle.key.attempt for handle in _launched(pipeline)] == [1]
+
+
+def test_another_checkpoint_than_the_last_can_be_evaluated(evaluating):
+    pipeline = evaluating()
+    other = str(pipeline.scope.directory / "checkpoints" / "step-00000005")
+    assert pipeline.run("evaluate_checkpoint", checkpoint=other)["checkpoint_step"] == 5
+
+
+def test_an_evaluation_beyond_its_limit_is_stopped(evaluating):
+    pipeline = evaluating(command=python_sleeping(), limit="1s")
+    with pytest.raises(GangFailedError, match="not done by its deadline"):
+        _evaluate(pipeline)
+    assert not pipeline.live(pipeline.scope.evaluation_key)
+
+
+def test_before_training_there_is_nothing_to_evaluate(pipeline):
+    pipeline.prepare()
+    with pytest.raises(AirflowFailException, match="let RunGangOperator finish first"):
+        _evaluate(pipeline)
+
+
+def test_without_a_free_slot_the_task_is_left_to_its_retries(slow):
+    slow.defer("run_gang")
+    with pytest.raises(CapacityError, match="no slot for the evaluation"):
+        slow.run("evaluate_checkpoint", checkpoint="/checkpoints/step-00000006")
+
+
+def test_a_retry_takes_the_result_of_the_try_before(evaluating):
+    pipeline = evaluating()
+    first = _evaluate(pipeline)
+    again = _evaluate(pipeline)
+    assert {**again, "evaluated_at_s": None} == {**first, "evaluated_at_s": None}
+    assert len(_launched(pipeline)) == 1
+
+
+def test_a_clear_evaluates_anew(evaluating):
+    pipeline = evaluating()
+    _evaluate(pipeline)
+    pipeline.clear()
+    _evaluate(pipeline)
+    assert [handle.key.attempt for handle in _launched(pipeline)] == [1]
+
+
+def test_killing_the_worker_stops_the_evaluation_and_a_newer_one_is_spared(evaluating):
+    pipeline = evaluating(command=python_sleeping())
+    first = pipeline.defer("evaluate_checkpoint")
+    first.task.on_kill()
+    assert not pipeline.live(pipeline.scope.evaluation_key)
+    pipeline.clear()
+    pipeline.defer("evaluate_checkpoint")
+    first.task.on_kill()
+    assert len(pipeline.live(pipeline.scope.evaluation_key)) == 1
+
+
+def test_the_time_it_took_is_on_the_ledger(evaluating):
+    pipeline = evaluating()
+    _evaluate(pipeline)
+    spans = [event.span for event in pipeline.journal() if event.kind == "span_noted"]
+    evaluated = [span for span in spans if span.bucket is Bucket.EVALUATE][-1]
+    waited = max((span for span in spans if span.bucket is Bucket.QUEUE), key=lambda span: span.end_s)
+    assert evaluated.start_s == waited.end_s
+    assert evaluated.end_s > evaluated.start_s
