@@ -88,7 +88,7 @@ class _Rank:
             self._orders_stamp = stamp
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             self.trouble(f"cannot read orders: {error}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ class Lease:
         try:
             lease = read_json(self._path)
             if lease is not None:
-                self.until_s = max(self.until_s, float(lease["until_s"]))
-        except (OSError, ValueError, KeyError, TypeError):
+                until_s = float(lease["until_s"])
+                if math.isfinite(until_s):  # one without an end would fence nobody ever again
+                    self.until_s = max(self.until_s, until_s)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             pass
         return now_s >= self.until_s
 
@@ -49,7 +52,7 @@ class Orders:
             orders = read_json(self._path)
             if orders is not None:
                 self._control = {"checkpoint_seq": int(orders["checkpoint_seq"]), "stop": orders["stop"]}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             pass  # control replaces the file atomically; whatever is wrong with it, the last orders hold
         merged = {
             "v": wire.VERSION,

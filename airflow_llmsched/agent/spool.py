@@ -84,7 +84,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object of one line, or None when it is not one."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -118,7 +118,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    value = json.loads(data)
+    try:
+        value = json.loads(data)
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deep") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004  (bad content, not a bad argument)
     return value

@@ -99,6 +99,9 @@ class Supervisor:
     def _step(self) -> Verdict | None:
         now_s = time.time()
         with self._disk():
+            if not self._gang.request.exists():
+                reason = f"node {self._node}: {self._gang.path} was deleted under its running gang"
+                self._trouble = Verdict(ABORTED, "gang_lost", reason)
             if not self._up.parent.exists():
                 self._up.parent.mkdir(parents=True, exist_ok=True)
             if self._go_at_s is None:
@@ -133,7 +136,13 @@ class Supervisor:
                 print(f"llmsched: node {self._node}: {error}", file=sys.stderr)  # noqa: T201
 
     def _launch(self) -> None:
-        """Start the ranks once the engine says go: by then every node of the gang has its supervisor."""
+        """Start the ranks once the engine says go: by then every node of the gang has its supervisor.
+
+        Whoever stops the gang writes that down before it looks for claims, and we have claimed before we look for a
+        stop: so either it waits for us, or we start nothing.
+        """
+        if self._gang.stop.exists() or self._gang.abort.exists():
+            return
         meeting = self._gang.node(self._nodes[0]).port() if self._gang.go.exists() else None
         if meeting is None or time.time() >= self._submitted_at_s + self._body["start_limit_s"]:
             return

@@ -30,7 +30,14 @@ def test_renewal_extends_and_an_older_one_takes_nothing_back(tmp_path: Path) -> 
     assert lease.expired(now_s=200.0)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"until_s":"soon"}', '{"until_s":null}', "{}"])
+HUGE = '{"until_s":1' + "0" * 400 + "}"
+DEEP = "[" * 99_999
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"until_s":"soon"}', '{"until_s":null}', "{}", '{"until_s":1e999}', '{"until_s":NaN}', HUGE, DEEP],
+)
 def test_unreadable_lease_renews_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "lease.json").write_text(content)
     lease = Lease(tmp_path / "lease.json", lease_s=30.0, start_s=100.0)
@@ -66,3 +73,11 @@ def test_unreadable_orders_leave_the_last_ones_standing(tmp_path: Path) -> None:
     (tmp_path / "control.json").write_text('{"checkpoint_seq":')
     orders.forward({"n0": 1.0})
     assert read_json(tmp_path / wire.ORDERS) == {"v": 1, "checkpoint_seq": 3, "stop": None}
+
+
+@pytest.mark.parametrize("content", ['{"checkpoint_seq":1e999,"stop":"x"}', '{"a":' * 99_999, '{"checkpoint_seq":{}}'])
+def test_hostile_orders_leave_the_last_ones_standing(tmp_path: Path, content: str) -> None:
+    orders = Orders(tmp_path / "control.json", tmp_path)
+    (tmp_path / "control.json").write_text(content)
+    orders.forward({})
+    assert read_json(tmp_path / wire.ORDERS) == {"v": 1, "checkpoint_seq": 0, "stop": None}

@@ -9,7 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.agent import spool
-from airflow_llmsched.agent.spool import LineReader, LineWriter, create_json, read_json, tail, whole_lines, write_json
+from airflow_llmsched.agent.spool import (
+    LineReader,
+    LineWriter,
+    create_json,
+    parse,
+    read_json,
+    tail,
+    whole_lines,
+    write_json,
+)
 
 
 def test_reader_returns_only_what_is_new(tmp_path: Path) -> None:
@@ -142,3 +151,11 @@ def test_tail_reads_a_bounded_part_and_survives_odd_bytes(tmp_path: Path) -> Non
     assert tail(path, 10, max_bytes=8).splitlines()[-1] == "end"
     assert len(tail(path, 10, max_bytes=8)) <= 8
     assert tail(tmp_path / "absent", 3) == ""
+
+
+def test_json_nested_beyond_reason_is_no_record_and_no_object(tmp_path: Path) -> None:
+    deep = b"[" * 99_999
+    assert parse(deep) is None
+    (tmp_path / "deep.json").write_bytes(deep)
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_json(tmp_path / "deep.json")

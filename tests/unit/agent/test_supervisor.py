@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from airflow_llmsched.agent import proc, supervisor
 from airflow_llmsched.agent.gangdir import GangDir
 from airflow_llmsched.agent.spool import LineReader, create_json, read_json, write_json
 from airflow_llmsched.domain.progress import NodeReport
-from tests.support.local_engine import wait_until
+from tests.support.waiting import wait_until
 
 NAME = f"ls-supervisor-{os.getpid()}-g1-a1"
 
@@ -158,6 +159,40 @@ def test_channel_that_cannot_be_made_fails_the_start_and_names_the_path(root: Pa
     record = node.end()
     assert record["fault"] == "start_failed"
     assert str(root / "channel") in record["reason"]
+
+
+def test_gang_stopped_before_it_began_starts_no_rank_though_told_to_go(root: Path) -> None:
+    """The submitter was stopped between its look for a stop and its go; the gang's successor may be up already."""
+    node = Node(root, "import time; time.sleep(1e6)")
+    create_json(node.gang.stop, {"v": 1, "at_s": time.time(), "grace_s": 5.0})
+    create_json(node.gang.go, {"v": 1, "at_s": time.time()})
+    node.start(go=False)
+    assert node.end()["outcome"] == "stopped"
+    assert list(node.files.spool.glob("rank-*")) == []
+    assert not node.files.launcher_log.exists()
+
+
+def test_gang_whose_directory_was_deleted_ends(root: Path) -> None:
+    """Its engine calls it lost from then on, and control starts another: it must not train beside that one."""
+    node = Node(root, "import time; time.sleep(1e6)")
+    supervisor_process = node.start()
+    wait_until(node.files.started.exists, 60)
+    shutil.rmtree(node.gang.path)
+    wait_until(lambda: not proc.alive(supervisor_process), 60)
+    assert node.processes() == []
+
+
+def test_clock_set_back_an_hour_does_not_silence_the_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(root, "pass")
+    request = read_json(node.gang.request)
+    assert request is not None
+    written: list[float] = []
+    one = supervisor.Supervisor(node.gang, request, node="n0", identity=proc.myself())
+    monkeypatch.setattr(one, "_flush", written.append)
+    real_s = time.time()
+    wait_until(lambda: one._step() is None and len(written) > 1, 60)
+    monkeypatch.setattr(time, "time", lambda: real_s - 3600)
+    wait_until(lambda: one._step() is None and written[-1] < real_s - 3000, 10)
 
 
 def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
