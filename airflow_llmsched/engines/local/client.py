@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +141,20 @@ class LocalClient:
             time.sleep(0.02)
         left = proc.end_all(lambda: _processes(gang, name, nodes), grace_s=0.0)
         if left:
-            raise CouldNotLookError(
-                f"attempt {name}: processes {[each.pid for each in left]} could not be ended; retry"
-            )
+            raise CouldNotLookError(_not_ended(name, left))
         for node in alive:
             # A supervisor that we had to kill wrote no last record; its node was stopped all the same.
             create_json(gang.node(node).exit, _stopped_record(node))
+
+    def strays(self, name: str, nodes: Sequence[NodeId]) -> list[proc.Process]:
+        """Return the live processes of an attempt whose directory somebody deleted."""
+        return _processes(self.gang(name), name, list(nodes)) if is_attempt_name(name) else []
+
+    def end_strays(self, name: str, nodes: Sequence[NodeId], *, grace_s: float) -> None:
+        """End them. Raises ``CouldNotLookError`` when one does not end."""
+        left = proc.end_all(lambda: self.strays(name, nodes), grace_s=grace_s)
+        if left:
+            raise CouldNotLookError(_not_ended(name, left))
 
     def used_slots(self) -> dict[NodeId, frozenset[int]]:
         """Return the slots that attempts still hold, by node."""
@@ -239,6 +247,10 @@ def _node_facts(gang: GangDir, name: str, node: str) -> NodeFacts:
 
 def _processes(gang: GangDir, name: str, nodes: list[str]) -> list[proc.Process]:
     return [process for node in nodes for process in gang.processes(name, node)]
+
+
+def _not_ended(name: str, left: list[proc.Process]) -> str:
+    return f"attempt {name}: processes {[each.pid for each in left]} could not be ended; retry"
 
 
 def _stopped_record(node: str) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class LocalEngine:
         with _looking("stop"):
             if self._client.exists(handle.native_id):
                 self._client.stop(handle.native_id, grace_s=grace_s)
+            else:
+                self._client.end_strays(handle.native_id, self._nodes, grace_s=grace_s)
 
     def topology(self) -> TopologyTree:
         """Return the nodes under one level, ``host``, with what is free now. Raises ``CouldNotLookError``."""
@@ -107,6 +109,9 @@ class LocalEngine:
 
     def _status(self, handle: GangHandle, *, now_s: float) -> GangStatus:
         if not self._client.exists(handle.native_id):
+            if self._client.strays(handle.native_id, self._nodes):
+                reason = "its directory was deleted; the ranks it left are ending"
+                return GangStatus(phase=GangPhase.RUNNING, observed_at_s=now_s, reason=reason)
             reason = f"there is no attempt {handle.native_id} on this engine"
             return GangStatus(phase=GangPhase.LOST, observed_at_s=now_s, fault=FaultKind.GANG_LOST, reason=reason)
         return states.status_of(self._client.facts(handle.native_id), now_s=now_s)

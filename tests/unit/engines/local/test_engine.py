@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched import registry
+from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import GangHandle, GangPhase
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, SpecError
-from airflow_llmsched.testing.engine_contract import HANGS, attempt_key, gang_of, submit
+from airflow_llmsched.testing.engine_contract import HANGS, HANGS_ON, attempt_key, gang_of, poll, running, submit
 from tests.support.local_engine import LocalHarness
 
 
@@ -119,6 +121,19 @@ def test_handle_that_points_elsewhere_touches_nothing(harness: LocalHarness) -> 
         assert harness.engine.poll([handle])[handle].phase is GangPhase.LOST
         harness.engine.stop(handle, grace_s=0.0)
         assert harness.engine.log_tail(handle, rank=0, num_lines=5) == ""
+
+
+def test_gang_whose_directory_was_deleted_is_gone_only_when_its_processes_are(harness: LocalHarness) -> None:
+    handle = submit(harness, gang_of(harness, [HANGS_ON] * 4, grace_s=60.0))
+    running(harness, handle)
+    processes = harness.processes(handle)
+    shutil.rmtree(harness.root / "engine" / "gangs")
+    status = poll(harness, handle)
+    assert status.phase is GangPhase.RUNNING
+    assert "directory was deleted" in status.reason
+    harness.engine.stop(handle, grace_s=0.2)
+    assert [process for process in processes if proc.alive(process)] == []
+    assert poll(harness, handle).phase is GangPhase.LOST
 
 
 def test_preempting_a_node_that_is_not_there_names_those_that_are(harness: LocalHarness) -> None:
