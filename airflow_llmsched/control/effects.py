@@ -164,6 +164,7 @@ class Effects:
         status = self.stop(command.handle)
         last_step = self._last_step(command.channel_root) if status.phase is GangPhase.SUCCEEDED else None
         return (
+            *(self._new_checkpoint(-1) if command.save_first else ()),
             ev.Stopped(
                 at_s=self._clock.now_s(),
                 key=command.handle.key,

@@ -261,7 +261,10 @@ def _stopped(state: RunState, event: ev.Stopped) -> RunState:
         return state
     if event.completed and not state.gang_ended:  # how it ended was known before it was cleaned up
         return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
-    return replace(state, phase=RunPhase.FAILING if state.phase is RunPhase.ENDING else RunPhase.ASSESSING)
+    if state.phase is RunPhase.RECOVERING:
+        return replace(state, phase=RunPhase.ASSESSING)
+    saved = f"the newest sound checkpoint is that of step {state.newest.step}" if state.newest else "nothing was saved"
+    return _failing(state, reason=f"{state.reason}; {saved}")
 
 
 def _checkpoint_seen(state: RunState, event: ev.CheckpointSeen) -> RunState:

@@ -114,7 +114,8 @@ def test_stop_with_a_save_lets_the_ranks_leave_by_themselves() -> None:
     house = SimHouse()
     event = launched(house)
     house.clock.sleep(21.5)
-    (stopped,) = effects(house).perform(stop_command(event, save_first=True))
+    seen, stopped = effects(house).perform(stop_command(event, save_first=True))
+    assert isinstance(seen, ev.CheckpointSeen)
     assert isinstance(stopped, ev.Stopped)
     assert stopped.status.phase is GangPhase.SUCCEEDED
     assert not stopped.completed

@@ -145,6 +145,17 @@ def test_deadline_ends_a_live_gang_with_a_save_and_a_waiting_run_at_once() -> No
     assert after(*TO_PLANNING, ev.DeadlineReached(at_s=9.0)).phase is RunPhase.FAILING
 
 
+def test_run_that_a_deadline_ended_says_whether_anything_was_saved() -> None:
+    stopped = ev.Stopped(at_s=9.0, key=KEY, status=GangStatus(phase=GangPhase.STOPPED, observed_at_s=9.0))
+    ended = after(*TO_WATCHING, ev.DeadlineReached(at_s=8.0), stopped)
+    assert ended.phase is RunPhase.FAILING
+    assert ended.reason.endswith("nothing was saved")
+    saved = after(
+        *TO_WATCHING, ev.DeadlineReached(at_s=8.0), ev.CheckpointSeen(at_s=8.5, checkpoint=CHECKPOINT), stopped
+    )
+    assert saved.reason.endswith(f"the newest sound checkpoint is that of step {CHECKPOINT.step}")
+
+
 def test_gang_that_completed_while_it_was_stopped_has_completed() -> None:
     status = GangStatus(phase=GangPhase.SUCCEEDED, observed_at_s=9.0)
     stopped = ev.Stopped(at_s=9.0, key=KEY, status=status, completed=True, last_step=40)

@@ -221,6 +221,7 @@ def test_deadline_has_the_ranks_save_and_then_ends_the_run() -> None:
     newest = max(ref.step for ref in house.checkpoints.scan(ROOT) if ref.complete)
     assert newest == max(steps(house)[0])
     assert newest % 10 != 0  # saved because it was asked to
+    assert outcome.reason.endswith(f"the newest sound checkpoint is that of step {newest}")
     assert house.clock.now_s() < deadline_s + 10.0
 
 
