@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunPhase, fold
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
@@ -21,7 +22,7 @@ from airflow_llmsched.domain.workload import EvaluationSpec, WorkloadSpec
 from airflow_llmsched.errors import CapacityError, DataError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.engine import open_engine
-from airflow_llmsched.provider.gang_run import GangSettings, SystemClock
+from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import EVALUATOR, train_settings

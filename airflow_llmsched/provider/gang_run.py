@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.runs import RunDriver
@@ -22,18 +22,6 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
 from airflow_llmsched.registry import AdapterGroup, load
 from airflow_llmsched.telemetry.channel import DirectoryChannel
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now_s(self) -> float:
-        """Return Unix seconds."""
-        return time.time()
-
-    def sleep(self, duration_s: float) -> None:
-        """Return after ``duration_s`` seconds."""
-        time.sleep(duration_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

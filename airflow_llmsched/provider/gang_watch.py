@@ -8,12 +8,13 @@ from typing import Any
 
 from airflow_llmsched import codec
 from airflow_llmsched.control import watching
+from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.events import Handover
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.ports import Engine, RunChannel
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
-from airflow_llmsched.provider.gang_run import GangSettings, SystemClock, open_driver
+from airflow_llmsched.provider.gang_run import GangSettings, open_driver
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 KILLED = "the task was failed, cleared or ended by a person"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from airflow_llmsched.checkpoints.dcp import DcpFormat
+from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.context import Failed, RunContext, Succeeded, Watch
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.records import read_all
@@ -22,17 +22,10 @@ from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.sim_house import RUN, greedy_planner, workload_of
+from tests.support.waiting import wait_until
 
 TRAINER = Path(__file__).parents[1] / "support" / "plain_trainer.py"
 LIMIT_S = 60.0
-
-
-class SystemClock:
-    def now_s(self) -> float:
-        return time.time()
-
-    def sleep(self, duration_s: float) -> None:
-        time.sleep(duration_s)
 
 
 @dataclass
@@ -76,12 +69,6 @@ class House:
     def steps(self, root: str) -> list[int]:
         return [step.step for report in read_all(DirectoryChannel(root)) for step in report.steps]
 
-    def wait_until(self, true: Callable[[], bool]) -> None:
-        give_up_s = time.monotonic() + LIMIT_S
-        while not true():
-            assert time.monotonic() < give_up_s, "did not come true in time"
-            time.sleep(0.05)
-
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
@@ -117,7 +104,7 @@ def test_preempted_run_goes_on_with_the_ranks_left(house: House) -> None:
     driver = house.driver("--step-s", "0.3")
     outcome = driver.start()
     assert isinstance(outcome, Watch)
-    house.wait_until(lambda: 6 in house.steps(outcome.state.channel_root))
+    wait_until(lambda: 6 in house.steps(outcome.state.channel_root), LIMIT_S)
     house.engine.preempt("n1", grace_s=0.5)
     finished = house.finish(house.driver("--step-s", "0.05"))
     assert isinstance(finished, Succeeded), finished

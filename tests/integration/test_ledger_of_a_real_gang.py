@@ -21,7 +21,8 @@ from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.progress import ChannelCursor
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.history import RUN, plan
-from tests.support.local_engine import LocalHarness, wait_until
+from tests.support.local_engine import LocalHarness
+from tests.support.waiting import wait_until
 
 TRAINER = Path(__file__).parents[1] / "support" / "faulty_trainer.py"
 HANG_S, SAVE_S, WAIT_S = 7.0, 5.0, 6.0

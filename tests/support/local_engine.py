@@ -17,17 +17,9 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript
+from tests.support.waiting import wait_until
 
 BEHAVE = Path(__file__).with_name("behave.py")
-
-
-def wait_until(predicate: Callable[[], bool], limit_s: float) -> None:
-    """Wait in real time; the deadline is there to fail, not to be met."""
-    deadline_s = time.monotonic() + limit_s
-    while not predicate():
-        if time.monotonic() >= deadline_s:
-            raise AssertionError(f"not within {limit_s} s")
-        time.sleep(0.02)
 
 
 class LocalHarness(EngineHarness):

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], *, limit_s: float, poll_s: float = 0.05) -> T:
+def wait_until(condition: Callable[[], T], limit_s: float, *, poll_s: float = 0.02) -> T:
     """Return the first true value of ``condition``; raise ``AssertionError`` when there is none within ``limit_s``."""
     deadline_s = time.monotonic() + limit_s
     while not (value := condition()):

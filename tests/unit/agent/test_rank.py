@@ -12,7 +12,7 @@ import pytest
 
 from airflow_llmsched.agent import proc, rank, wire
 from airflow_llmsched.agent.spool import LineReader
-from tests.support.local_engine import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.engines.local.client import spawn_supervisors
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of
-from tests.support.local_engine import LocalHarness, wait_until
+from tests.support.local_engine import LocalHarness
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

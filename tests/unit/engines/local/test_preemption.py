@@ -10,7 +10,8 @@ import pytest
 from airflow_llmsched.agent.spool import read_json
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.testing.engine_contract import HANGS, HANGS_ON, SUCCEEDS, ended, gang_of, poll, running, submit
-from tests.support.local_engine import LocalHarness, wait_until
+from tests.support.local_engine import LocalHarness
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
