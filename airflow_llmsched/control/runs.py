@@ -24,6 +24,7 @@ from airflow_llmsched.control.spending import used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.ledger import Span
 from airflow_llmsched.errors import CouldNotLookError, StoreError
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
@@ -133,8 +134,8 @@ class RunDriver:
         Reads only the journal and the engine. Idempotent: the second time finds nothing to do and records nothing.
         """
         started_at_s = self._clock.now_s()
-        self._attempt(lambda session: self._end_for_release(session, reason))
-        stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live())
+        through = self._attempt(lambda session: self._end_for_release(session, reason))
+        stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live(through=through))
         self._attempt(lambda session: self._record_release(session, started_at_s, stopped))
         return stopped
 
@@ -187,7 +188,7 @@ class RunDriver:
         elif not state.phase.terminal:
             session.record(ev.Resumed(at_s=now_s, owner=owner))
             session.flush()
-            self._effects.stop_live(keep=state.key if state.phase in _OWNS_GANG else None)
+            self._effects.stop_live(through=state.key, keep=state.key if state.phase in _OWNS_GANG else None)
         session.flush()
 
     def _take_up(
@@ -216,17 +217,19 @@ class RunDriver:
             session.flush()
         return True
 
-    def _end_for_release(self, session: _Session, reason: str) -> None:
+    def _end_for_release(self, session: _Session, reason: str) -> AttemptKey | None:
+        """Return the last attempt there is to stop; None, for all that can be found, when the journal knows none."""
         phase = session.state.phase
         if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
             session.flush()
+        return None if phase is RunPhase.NEW else session.state.key
 
     def _finish_cancel(self, session: _Session) -> tuple[str, ...]:
         """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation."""
         if session.state.phase is not RunPhase.CANCELLING:
             return ()
-        events = self._effects.perform(cmd.CancelRun(reason=session.state.reason))
+        events = self._effects.perform(cmd.CancelRun(reason=session.state.reason, through=session.state.key))
         session.record(*events)
         session.flush()
         return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)
@@ -234,6 +237,8 @@ class RunDriver:
     def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str]) -> None:
         if session.state.phase is RunPhase.NEW or (session.state.released and not stopped):
             return
+        if any(isinstance(event, ev.Released) and event.at_s >= started_at_s for event in self._journal.read()):
+            return  # by another teardown at the same time, which stopped the same gangs
         session.record(ev.Released(at_s=self._clock.now_s(), started_at_s=started_at_s, stopped=tuple(stopped)))
         session.flush()
 

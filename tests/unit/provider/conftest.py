@@ -23,6 +23,22 @@ def demo_spec(checkout: Path):
 
 
 @pytest.fixture
+def scope(tmp_path: Path):
+    """A run in a state root of its own, started at second 1000."""
+    from airflow_llmsched.domain.identity import RunKey
+    from airflow_llmsched.provider.run_scope import RunScope
+
+    return RunScope(
+        state_root=str(tmp_path),
+        run_key=RunKey("ls-" + "a" * 20),
+        dag_id="dag",
+        run_id="run",
+        task_group_id="",
+        started_at_s=1000.0,
+    )
+
+
+@pytest.fixture
 def make_pipeline(tmp_path: Path, state_root: Path):
     """Makes a pipeline whose spec has blocks changed; whatever it leaves running is ended."""
     from tests.support.pipeline import Pipeline, plain_spec

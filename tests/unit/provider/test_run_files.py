@@ -9,19 +9,6 @@ from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.provider import run_files
-from airflow_llmsched.provider.run_scope import RunScope
-
-
-@pytest.fixture
-def scope(tmp_path):
-    return RunScope(
-        state_root=str(tmp_path),
-        run_key=RunKey("ls-" + "a" * 20),
-        dag_id="dag",
-        run_id="run",
-        task_group_id="",
-        started_at_s=0.0,
-    )
 
 
 def test_what_is_written_is_read_back_and_named_by_its_digest(scope):

@@ -3,22 +3,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched.control.journal import Journal, JournalRaceError
-from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.provider import run_spans
-from airflow_llmsched.provider.run_scope import RunScope
-
-
-@pytest.fixture
-def scope(tmp_path):
-    return RunScope(
-        state_root=str(tmp_path),
-        run_key=RunKey("ls-" + "a" * 20),
-        dag_id="dag",
-        run_id="run",
-        task_group_id="",
-        started_at_s=1000.0,
-    )
 
 
 def _spans(scope):

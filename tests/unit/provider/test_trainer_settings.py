@@ -14,7 +14,6 @@ from airflow_llmsched.provider.trainer_settings import (
     trainer_command,
     trainer_environment,
 )
-from airflow_llmsched.trainers.model import ByteGpt
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE, TrainSettings
 
 
@@ -72,7 +71,10 @@ def test_an_optimizer_the_shipped_trainer_does_not_know_is_refused(demo_spec):
         train_settings(spec)
 
 
+@pytest.mark.torch
 def test_what_the_trainer_builds_has_the_parameters_that_were_planned_for(demo_spec):
+    from airflow_llmsched.trainers.model import ByteGpt
+
     built = ByteGpt(train_settings(demo_spec))
     assert sum(each.numel() for each in built.parameters()) == count_parameters(demo_spec.model).total
 

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.evaluation_run import open_evaluation
+from airflow_llmsched.provider.gang_release import release_run
+from airflow_llmsched.provider.gang_run import GangSettings
+from tests.support.pipeline import python_sleeping
+
+
+def _release(pipeline, **changes):
+    return release_run(pipeline.scope, **{"engine": "local", "engine_options": pipeline.options, **changes})
+
+
+def test_an_evaluation_that_still_runs_is_stopped_too(make_pipeline):
+    pipeline = make_pipeline(evaluation={"command": python_sleeping()}).prepare()
+    settings = GangSettings(scope=pipeline.scope, engine="local", engine_options=pipeline.options)
+    open_evaluation(settings, checkpoint="/checkpoints/step-00000006").start()
+    assert _release(pipeline) == (f"{pipeline.scope.evaluation_key}-g0-a1",)
+    assert _release(pipeline) == ()
+
+
+@pytest.mark.parametrize("lost", ["spec.json", "dataset.json"])
+def test_a_gang_whose_files_are_gone_is_stopped_all_the_same(slow, lost):
+    slow.defer("run_gang")
+    (handle,) = slow.live()
+    (slow.scope.directory / lost).unlink()
+    assert _release(slow) == (handle.key.name,)
+    assert not slow.live()
+
+
+def test_a_gang_whose_spec_was_replaced_by_one_that_nobody_can_train_is_stopped(slow, demo_spec):
+    slow.defer("run_gang")
+    (handle,) = slow.live()
+    unknown = replace(demo_spec, checkpoint=replace(demo_spec.checkpoint, format="no-such-format"))
+    run_files.write(slow.scope, run_files.SPEC_FILE, unknown)
+    assert _release(slow) == (handle.key.name,)
+
+
+def test_options_that_name_no_engine_are_an_error_and_not_an_empty_engine(slow):
+    slow.defer("run_gang")
+    with pytest.raises(SpecError, match="num_nodse"):
+        _release(slow, engine_options={"num_nodse": 1})
+    assert len(slow.live()) == 1

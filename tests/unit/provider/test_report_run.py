@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.domain.run_report import CheckpointState, RunOutcome
+from airflow_llmsched.provider.report_run import gather, write_report
+from airflow_llmsched.reports import files
+from tests.support.pipeline import NUM_STEPS
+
+
+def _gather(pipeline):
+    return gather(pipeline.scope, end_s=time.time())
+
+
+def test_a_failed_run_shows_its_fault_and_what_was_trained(make_pipeline):
+    pipeline = make_pipeline(arguments=("--fail-at=6",)).prepare()
+    with pytest.raises(AirflowFailException):
+        pipeline.run("run_gang")
+    report = _gather(pipeline)
+    assert report.outcome is RunOutcome.FAILED
+    assert "exited with code 3" in report.reason
+    (attempt,) = report.attempts
+    assert attempt.fault is not None
+    assert "giving up at step 6" in attempt.fault.log_tail
+    assert [row.step for row in report.checkpoints if row.state is CheckpointState.VERIFIED][:1] == [5]
+    assert "No evaluation result is known." in report.notes
+
+
+def test_a_run_that_was_never_opened_is_reported_with_notes(pipeline):
+    report = _gather(pipeline)
+    assert report.outcome is RunOutcome.FAILED
+    assert report.names.workload == "unknown"
+    assert any("No gang was launched" in note for note in report.notes)
+    assert report.usd is None or report.usd == 0
+
+
+def test_a_run_under_way_is_unfinished_and_charged_up_to_now(slow):
+    slow.defer("run_gang")
+    report = _gather(slow)
+    assert report.outcome is RunOutcome.UNFINISHED
+    assert any("is not recorded" in note for note in report.notes)
+
+
+def test_lost_files_leave_notes_and_no_error(pipeline):
+    pipeline.prepare()
+    pipeline.run("run_gang")
+    for path in (pipeline.scope.directory / "channel").rglob("*.jsonl"):
+        path.unlink()
+    (pipeline.scope.directory / "spec.json").unlink()
+    report = _gather(pipeline)
+    assert report.names.workload == "unknown"
+    assert len(report.attempts) == 1
+    assert report.steps == ()
+    assert any("No training step is recorded" in note for note in report.notes)
+
+
+def test_a_trained_run_whose_evaluation_is_missing_or_failed_has_not_succeeded(make_pipeline):
+    pipeline = make_pipeline(evaluation={"command": ["/bin/false"], "max_loss": 5.0}).prepare()
+    pipeline.run("run_gang")
+    assert _gather(pipeline).outcome is RunOutcome.FAILED
+    with pytest.raises(AirflowFailException):
+        pipeline.run("evaluate_checkpoint")
+    assert _gather(pipeline).outcome is RunOutcome.FAILED
+
+
+def test_a_run_without_an_evaluation_succeeds_by_its_training(make_pipeline):
+    pipeline = make_pipeline()
+    del pipeline.spec["evaluation"]
+    pipeline.prepare().run("run_gang")
+    report = _gather(pipeline)
+    assert report.outcome is RunOutcome.SUCCEEDED
+    assert report.final_loss == pytest.approx(5.0 - NUM_STEPS / 100)
+
+
+def test_a_cleared_run_reports_its_last_generation_and_no_older_evaluation(pipeline):
+    pipeline.prepare()
+    pipeline.run("run_gang")
+    pipeline.run("evaluate_checkpoint")
+    first = _gather(pipeline)
+    assert first.outcome is RunOutcome.SUCCEEDED
+    cleared_at_s = time.time()
+    pipeline.clear()
+    pipeline.run("run_gang")
+    second = _gather(pipeline)
+    assert second.names.generation > first.names.generation
+    assert [row.name for row in second.attempts] != [row.name for row in first.attempts]
+    assert second.ledger.start_s >= cleared_at_s
+    assert second.evaluation is None
+    assert second.outcome is RunOutcome.FAILED
+    pipeline.run("evaluate_checkpoint")
+    assert _gather(pipeline).outcome is RunOutcome.SUCCEEDED
+
+
+def test_what_is_written_is_what_was_gathered(pipeline):
+    pipeline.run("open_run")
+    end_s = time.time()
+    written = write_report(pipeline.scope, end_s=end_s)
+    stored = files.read(pipeline.scope.directory)
+    assert written["outcome"] == stored.outcome
+    assert stored.ledger == gather(pipeline.scope, end_s=end_s).ledger
