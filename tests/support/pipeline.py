@@ -208,12 +208,13 @@ async def first_event(trigger: Any) -> dict[str, Any]:
     return payload
 
 
-def watched(trigger: GangTrigger, *, state: str, monkeypatch: Any) -> GangTrigger:
+def watched(trigger: GangTrigger, *, state: str, monkeypatch: Any, map_index: int = -1) -> GangTrigger:
     """Return ``trigger`` as its task's, which Airflow reports to be in ``state``."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    trigger._task_instance = SimpleNamespace(dag_id="plain", task_id="pretraining.run_gang", run_id="r", map_index=-1)
-    answer = {"r": {"pretraining.run_gang": state}}
+    task_id = "pretraining.run_gang"
+    trigger._task_instance = SimpleNamespace(dag_id="plain", task_id=task_id, run_id="r", map_index=map_index)
+    answer = {"r": {task_id if map_index < 0 else f"{task_id}_{map_index}": state}}
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_asked: answer))
     return trigger
 
