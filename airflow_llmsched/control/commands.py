@@ -14,7 +14,9 @@ from airflow_llmsched.planner.policies.failure import FailureHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOthers:
-    """Stop every live gang of the run before the generation launches its own."""
+    """Stop every live gang of the run, up to attempt ``through``, before the generation launches its own."""
+
+    through: AttemptKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +110,10 @@ class FailRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRun:
-    """Stop whatever of the run is alive, then record the end."""
+    """Stop whatever of the run is alive, up to attempt ``through``, then record the end."""
 
     reason: str
+    through: AttemptKey
 
 
 Command = (

@@ -102,18 +102,20 @@ class Effects:
             )
         return status
 
-    def stop_live(self, *, keep: AttemptKey | None = None) -> tuple[str, ...]:
-        """Stop every live gang of the run but ``keep`` and return their names.
+    def stop_live(self, *, through: AttemptKey | None, keep: AttemptKey | None = None) -> tuple[str, ...]:
+        """Stop every live gang of the run up to attempt ``through`` (None: all) but ``keep``; return their names.
 
-        More than the current one can only be the late doing of a worker that had been taken for dead.
+        More than the current one can only be the late doing of a worker that had been taken for dead. A later one than
+        ``through``, the last attempt in the journal as the caller read it, means that the caller itself was taken for
+        dead and the run went on: that gang is not its to stop.
         """
-        live = [handle for handle in self.live() if handle.key != keep]
+        live = [handle for handle in self.live() if handle.key != keep and not _later(handle.key, through)]
         for handle in live:
             self.stop(handle)
         return tuple(handle.key.name for handle in live)
 
-    def _stop_others(self, _command: cmd.StopOthers) -> tuple[ev.AnyEvent, ...]:
-        stopped = self.stop_live()
+    def _stop_others(self, command: cmd.StopOthers) -> tuple[ev.AnyEvent, ...]:
+        stopped = self.stop_live(through=command.through)
         return (ev.OthersStopped(at_s=self._clock.now_s(), stopped=stopped),)
 
     def _choose_plan(self, command: cmd.ChoosePlan) -> tuple[ev.AnyEvent, ...]:
@@ -134,7 +136,7 @@ class Effects:
         return (ev.LaunchIntended(at_s=self._clock.now_s(), key=command.key, channel_root=root),)
 
     def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
-        self.stop_live(keep=command.key)
+        self.stop_live(through=command.key, keep=command.key)
         known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
         gang = build_gang(
             self._context,
@@ -193,8 +195,8 @@ class Effects:
     def _fail(self, command: cmd.FailRun) -> tuple[ev.AnyEvent, ...]:
         return (ev.RunFailed(at_s=self._clock.now_s(), reason=command.reason, fault=command.fault),)
 
-    def _cancel(self, _command: cmd.CancelRun) -> tuple[ev.AnyEvent, ...]:
-        stopped = self.stop_live()
+    def _cancel(self, command: cmd.CancelRun) -> tuple[ev.AnyEvent, ...]:
+        stopped = self.stop_live(through=command.through)
         return (ev.RunCancelled(at_s=self._clock.now_s(), stopped=stopped),)
 
     def _ask_to_leave(self, command: cmd.StopGang) -> None:
@@ -239,3 +241,7 @@ class Effects:
 
     def _too_late(self) -> bool:
         return self._context.deadline_s is not None and self._clock.now_s() >= self._context.deadline_s
+
+
+def _later(key: AttemptKey, than: AttemptKey | None) -> bool:
+    return than is not None and (key.generation, key.attempt) > (than.generation, than.attempt)

@@ -405,7 +405,7 @@ def _stop_to_end(state: RunState) -> cmd.Command:
 
 
 _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
-    RunPhase.CLOSING: lambda _: cmd.StopOthers(),
+    RunPhase.CLOSING: lambda state: cmd.StopOthers(through=state.key),
     RunPhase.PLANNING: _choose_plan,
     RunPhase.WAITING: lambda state: cmd.WaitForCapacity(until_s=state.waiting_until_s or 0.0),
     RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest),
@@ -417,7 +417,7 @@ _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
     RunPhase.ENDING: _stop_to_end,
     RunPhase.FINISHING: lambda state: cmd.FinishRun(last_step=state.last_step),
     RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
-    RunPhase.CANCELLING: lambda state: cmd.CancelRun(reason=state.reason),
+    RunPhase.CANCELLING: lambda state: cmd.CancelRun(reason=state.reason, through=state.key),
 }
 
 _ANY = None

@@ -15,4 +15,4 @@ def test_every_command_but_the_two_waits_can_be_performed() -> None:
 
 def test_equal_commands_are_equal() -> None:
     assert cmd.WaitForCapacity(until_s=1.0) == cmd.WaitForCapacity(until_s=1.0)
-    assert cmd.CancelRun(reason="a") != cmd.CancelRun(reason="b")
+    assert cmd.WaitForCapacity(until_s=1.0) != cmd.WaitForCapacity(until_s=2.0)

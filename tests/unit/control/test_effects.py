@@ -87,7 +87,7 @@ def test_brief_blindness_is_waited_out_and_lasting_blindness_is_raised() -> None
     launched(house)
     house.engine.blind(for_s=1e6)
     with pytest.raises(CouldNotLookError):
-        effects(house).perform(cmd.StopOthers())
+        effects(house).perform(cmd.StopOthers(through=LAUNCH.key))
 
 
 def test_stop_waits_until_the_gang_is_gone_and_can_be_repeated() -> None:

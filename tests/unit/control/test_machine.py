@@ -169,7 +169,7 @@ def test_gang_that_completed_while_it_was_stopped_has_completed() -> None:
 @pytest.mark.parametrize("length", range(1, len(TO_ASSESSING) + 1))
 def test_cancel_is_possible_from_every_open_phase(length: int) -> None:
     state = after(*TO_ASSESSING[:length], ev.CancelRequested(at_s=9.0, reason="killed"))
-    assert commands(state) == (cmd.CancelRun(reason="killed"),)
+    assert commands(state) == (cmd.CancelRun(reason="killed", through=state.key),)
     ended, nothing = advance(state, ev.RunCancelled(at_s=10.0))
     assert (ended.phase, nothing) == (RunPhase.CANCELLED, ())
 

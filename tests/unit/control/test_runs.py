@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_llmsched.control.journal import Journal, JournalRaceError, list_run
 from airflow_llmsched.control.runs import run_blocking
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.errors import CouldNotLookError, SpecError
@@ -613,6 +614,40 @@ def test_worker_that_was_cancelled_while_it_submitted_gives_the_gang_back() -> N
     assert isinstance(outcome, Failed)
     assert outcome.cancelled
     assert house.live() == ()
+
+
+@pytest.mark.parametrize("late", ["start", "release", "cancel"])
+def test_worker_that_stood_still_while_the_run_went_on_leaves_the_new_gang_alone(late: str) -> None:
+    """It had read the journal and was about to look for gangs; meanwhile its gang failed and another was launched."""
+    house = SimHouse()
+    house.engine.faults = [RankFails(at_step=12)]
+    outcome = house.driver(owner="try-1").start()
+    assert isinstance(outcome, Watch)
+    find, moved = house.engine.find, []
+
+    def stand_still_once(key: RunKey) -> Sequence[GangHandle]:
+        if not moved:
+            moved.append(key)
+            if late == "start":
+                house.clock.sleep(20.0)
+                status = house.engine.poll([outcome.state.handle])[outcome.state.handle]
+                fault = fault_of(status, last_step=12, num_steps=40)
+                ended = ev.GangEnded(at_s=house.clock.now_s(), key=status_key, status=status, fault=fault)
+                assert isinstance(house.driver(owner="try-2").handle(ended), Watch)
+            else:  # somebody clears the task after the cancel was recorded
+                assert isinstance(house.driver(owner="try-1", generation=1).start(), Watch)
+        return find(key)
+
+    assert outcome.state.handle is not None
+    status_key = outcome.state.handle.key
+    house.engine.find = stand_still_once  # type: ignore[method-assign]
+    driver = house.driver(owner="try-2" if late == "start" else "try-1")
+    {"start": driver.start, "release": driver.release, "cancel": lambda: driver.cancel("marked failed")}[late]()
+    assert moved
+    (handle,) = house.live()
+    expected = (1, 2) if late == "start" else (2, 1)
+    assert (handle.key.generation, handle.key.attempt) == expected
+    assert house.driver().state().history.num_code_faults <= 1
 
 
 def test_two_workers_that_start_at_once_share_one_gang() -> None:
