@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from airflow_llmsched.agent.seal import SEAL_NAME
 from airflow_llmsched.checkpoints.dcp_directory import check_contents, manifest_digest, read_contents
 from airflow_llmsched.checkpoints.dcp_metadata import METADATA_NAME
-from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps
+from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps, weigh
 from airflow_llmsched.checkpoints.scan import Torn, file_sizes, seal_of
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
@@ -40,23 +41,20 @@ class DcpFormat:
         Raises:
             CouldNotLookError: storage could not be read.
         """
-        if ref.torn_reason:
-            return Compatibility(ok=False, reason=ref.torn_reason)
-        try:
-            contents = read_contents(Path(ref.path), file_sizes(Path(ref.path)))
-        except FileNotFoundError:
-            return Compatibility(ok=False, reason=f"{ref.path} is gone")
-        except Torn as torn:
-            return Compatibility(ok=False, reason=str(torn))
-        if contents.only_model:
-            return Compatibility(ok=False, reason="it holds a model only, neither optimizer nor progress")
-        saved, wanted = contents.world_size, layout.world_size
-        if saved is not None and saved != wanted:
-            return Compatibility(
-                ok=False,
-                reason=f"saved by {saved} ranks that each read back only their own files; {wanted} are offered",
-            )
-        return Compatibility(ok=True, reason=f"reshards on load to {wanted} ranks" if saved is None else "same ranks")
+        return weigh(ref, partial(_compatibility, layout=layout))
+
+
+def _compatibility(directory: Path, *, layout: ParallelLayout) -> Compatibility:
+    contents = read_contents(directory, file_sizes(directory))
+    if contents.only_model:
+        return Compatibility(ok=False, reason="it holds a model only, neither optimizer nor progress")
+    saved, wanted = contents.world_size, layout.world_size
+    if saved is not None and saved != wanted:
+        return Compatibility(
+            ok=False,
+            reason=f"saved by {saved} ranks that each read back only their own files; {wanted} are offered",
+        )
+    return Compatibility(ok=True, reason=f"reshards on load to {wanted} ranks" if saved is None else "same ranks")
 
 
 def _take_stock(directory: Path, step: int, depth: VerifyDepth) -> Inventory:

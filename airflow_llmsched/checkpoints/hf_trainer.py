@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from airflow_llmsched.agent.seal import SEAL_NAME
@@ -12,8 +13,8 @@ from airflow_llmsched.checkpoints.dcp_directory import manifest_digest
 from airflow_llmsched.checkpoints.hf_deepspeed import deepspeed_state
 from airflow_llmsched.checkpoints.hf_parts import STATE_NAME, check_parts, read_state
 from airflow_llmsched.checkpoints.hf_ranks import check_rank_files, rank_groups, saved_world_size
-from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps
-from airflow_llmsched.checkpoints.scan import Torn, check_rank_markers, file_sizes, seal_of
+from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps, weigh
+from airflow_llmsched.checkpoints.scan import check_rank_markers, file_sizes, seal_of
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
 
@@ -46,24 +47,20 @@ class HfTrainerFormat:
         Raises:
             CouldNotLookError: storage could not be read.
         """
-        if ref.torn_reason:
-            return Compatibility(ok=False, reason=ref.torn_reason)
-        directory = Path(ref.path)
-        try:
-            names = file_sizes(directory)
-            groups = rank_groups(names, deepspeed_state(directory, names))
-        except FileNotFoundError:
-            return Compatibility(ok=False, reason=f"{ref.path} is gone")
-        except Torn as torn:
-            return Compatibility(ok=False, reason=str(torn))
-        missing = _missing_for_resume(set(names), sharded=any(group.holds_optimizer for group in groups))
-        if missing:
-            return Compatibility(ok=False, reason=missing)
-        for group in groups:
-            problem = group.problem_under(layout)
-            if problem:
-                return Compatibility(ok=False, reason=problem)
-        return Compatibility(ok=True, reason="optimizer and scheduler are there and load under any number of ranks")
+        return weigh(ref, partial(_compatibility, layout=layout))
+
+
+def _compatibility(directory: Path, *, layout: ParallelLayout) -> Compatibility:
+    names = file_sizes(directory)
+    groups = rank_groups(names, deepspeed_state(directory, names))
+    missing = _missing_for_resume(set(names), sharded=any(group.holds_optimizer for group in groups))
+    if missing:
+        return Compatibility(ok=False, reason=missing)
+    for group in groups:
+        problem = group.problem_under(layout)
+        if problem:
+            return Compatibility(ok=False, reason=problem)
+    return Compatibility(ok=True, reason="optimizer and scheduler are there and load under any number of ranks")
 
 
 def _take_stock(directory: Path, step: int, depth: VerifyDepth) -> Inventory:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_llmsched.agent.seal import SEAL_NAME, Seal, check
 from airflow_llmsched.checkpoints.scan import StepDirectory, Torn, looking_at, step_directories
-from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, Sound, Verdict, VerifyDepth
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Damaged, Sound, Verdict, VerifyDepth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,22 @@ def inspect(ref: CheckpointRef, *, depth: VerifyDepth, take_stock: TakeStock) ->
     except Torn as torn:
         return Damaged(reason=str(torn))
     return Sound(depth=depth, num_bytes=inventory.num_bytes, digest=inventory.digest)
+
+
+def weigh(ref: CheckpointRef, judge: Callable[[Path], Compatibility]) -> Compatibility:
+    """Return what ``judge`` says of the directory of ``ref``, or why there is nothing whole to judge.
+
+    Raises:
+        CouldNotLookError: storage could not be read.
+    """
+    if ref.torn_reason:
+        return Compatibility(ok=False, reason=ref.torn_reason)
+    try:
+        return judge(Path(ref.path))
+    except FileNotFoundError:
+        return Compatibility(ok=False, reason=f"{ref.path} is gone")
+    except Torn as torn:
+        return Compatibility(ok=False, reason=str(torn))
 
 
 def check_seal(directory: Path, seal: Seal, *, step: int, depth: VerifyDepth) -> None:

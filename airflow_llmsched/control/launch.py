@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from airflow_llmsched.agent import wire
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.gang import GangSpec
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.plan import Plan
 
-RESUME_VARIABLE = "LLMSCHED_RESUME_FROM"
+RESUME_VARIABLE = wire.RESUME_FROM
 """Path of the checkpoint of this run to resume from; unset means step 0."""
 
-INIT_VARIABLE = "LLMSCHED_INIT_FROM"
+INIT_VARIABLE = wire.INIT_FROM
 """Path of the checkpoint of another run whose weights to start with, at step 0; never set with the one above."""
 
-CHECKPOINT_ROOT_VARIABLE = "LLMSCHED_CHECKPOINT_ROOT"
+CHECKPOINT_ROOT_VARIABLE = wire.CHECKPOINT_ROOT
 """Folder to save below."""
 
 

@@ -255,24 +255,10 @@ class SimEngine:
 
     def _take(self, node: NodeId) -> None:
         for gang in self._on(node):
-            gone = [slot.rank for slot in gang.spec.placement.on(node)]
-            ending = Ending(
-                phase=GangPhase.PREEMPTED,
-                reason=f"node {node} was preempted",
-                fault=FaultKind.PREEMPTED,
-                nodes={node: GangPhase.PREEMPTED},
-            )
-            gang.fall(ending, grace_s=gang.spec.grace_s, gone=gone)
+            _fall_with(gang, node, GangPhase.PREEMPTED, fault=FaultKind.PREEMPTED, reason=f"node {node} was preempted")
 
     def _lose(self, gang: SimGang, node: NodeId) -> None:
-        gone = [slot.rank for slot in gang.spec.placement.on(node)]
-        ending = Ending(
-            phase=GangPhase.LOST,
-            reason=f"node {node} vanished",
-            fault=FaultKind.NODE_LOST,
-            nodes={node: GangPhase.LOST},
-        )
-        gang.fall(ending, grace_s=gang.spec.grace_s, gone=gone)
+        _fall_with(gang, node, GangPhase.LOST, fault=FaultKind.NODE_LOST, reason=f"node {node} vanished")
 
     def _return_later(self, node: NodeId, after_s: float | None) -> None:
         if after_s is not None:
@@ -312,3 +298,10 @@ def _end(gang: SimGang, rank: int, script: SimRankScript) -> None:
         gang.exit(rank, exit_code=script.exit_code)
     else:
         gang.exit(rank, exit_code=None, signal=script.signal, signal_name=signals.Signals(script.signal).name)
+
+
+def _fall_with(gang: SimGang, node: NodeId, phase: GangPhase, *, fault: FaultKind, reason: str) -> None:
+    """End the gang because of ``node``, whose ranks are gone at once."""
+    gone = [slot.rank for slot in gang.spec.placement.on(node)]
+    ending = Ending(phase=phase, reason=reason, fault=fault, nodes={node: phase})
+    gang.fall(ending, grace_s=gang.spec.grace_s, gone=gone)

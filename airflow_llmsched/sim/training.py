@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from airflow_llmsched.agent import wire
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.progress import AgentSpan, AgentSpanKind, CheckpointMark, StepRecord
@@ -31,8 +32,8 @@ class SimTrainer:
         self._gang = gang
         self._world = gang.world
         self._training = training
-        self._root = environment.get("LLMSCHED_CHECKPOINT_ROOT")
-        self._resume_from = environment.get("LLMSCHED_RESUME_FROM")
+        self._root = environment.get(wire.CHECKPOINT_ROOT)
+        self._resume_from = environment.get(wire.RESUME_FROM)
         self._line = hub.line(gang.spec.channel_root)
         self._checkpoints = checkpoints
         self._faults = faults

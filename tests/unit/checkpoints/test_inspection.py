@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.agent.seal import read_seal, seal
-from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps
+from airflow_llmsched.checkpoints.inspection import Inventory, check_seal, inspect, modified_at_s, scan_steps, weigh
 from airflow_llmsched.checkpoints.scan import Torn
-from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, Sound, VerifyDepth
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Damaged, Sound, VerifyDepth
 from airflow_llmsched.errors import CouldNotLookError
 
 STEP = re.compile(r"step-([0-9]+)")
@@ -68,6 +68,22 @@ def test_a_verdict_says_its_depth_and_damage_names_its_cause(tmp_path: Path) -> 
     assert verdict(2) == Damaged(reason=f"{tmp_path} is missing")
     with pytest.raises(CouldNotLookError):
         verdict(3)
+
+
+def test_only_a_whole_checkpoint_is_judged_for_resuming(tmp_path: Path) -> None:
+    def judge(directory: Path) -> Compatibility:
+        take_stock(directory, int(directory.name), VerifyDepth.LISTING)
+        return Compatibility(ok=True, reason="fits")
+
+    def weighed(step: int, torn_reason: str | None = None) -> Compatibility:
+        return weigh(CheckpointRef(step=step, path=f"{tmp_path}/{step}", format="f", torn_reason=torn_reason), judge)
+
+    assert weighed(9) == Compatibility(ok=True, reason="fits")
+    assert weighed(9, "cut short") == Compatibility(ok=False, reason="cut short")
+    assert weighed(1) == Compatibility(ok=False, reason="shard is missing")
+    assert weighed(2) == Compatibility(ok=False, reason=f"{tmp_path}/2 is gone")
+    with pytest.raises(CouldNotLookError):
+        weighed(3)
 
 
 def test_a_seal_of_another_step_or_with_another_size_tears(tmp_path: Path) -> None:
