@@ -26,6 +26,8 @@ def main() -> int:
     parser.add_argument("--interval", type=int, default=5)
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--exit-code", type=int, default=3)
+    parser.add_argument("--hold-at", type=int, default=0, help="step after which to wait for --hold to appear")
+    parser.add_argument("--hold", type=Path)
     parser.add_argument("--loss", type=float)
     parser.add_argument("--evaluate", action="store_true")
     options = parser.parse_args()
@@ -39,12 +41,24 @@ def train(options: argparse.Namespace) -> int:
     for step in range(first + 1, options.steps + 1):
         time.sleep(options.step_s)  # the work
         agent.report(step=step, loss=5.0 - step / 100, tokens=8)
+        if options.hold is not None and step == options.hold_at:
+            wait_for(options.hold)
         if step == options.fail_at and layout.rank == layout.world_size - 1:
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
-        if layout.rank == 0 and (step % options.interval == 0 or step == options.steps):
+        leaving = agent.stop_requested()
+        if layout.rank == 0 and (step % options.interval == 0 or step == options.steps or leaving):
             save(step, layout)
+        if leaving:
+            break
     return 0
+
+
+def wait_for(path: Path) -> None:
+    """Stand still, healthy, until ``path`` exists or the gang is asked to leave."""
+    while not path.exists() and not agent.stop_requested():
+        agent.heartbeat()
+        time.sleep(0.05)
 
 
 def save(step: int, layout: agent.RankLayout) -> None:

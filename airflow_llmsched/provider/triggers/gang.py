@@ -104,17 +104,22 @@ class GangTrigger(BaseTrigger):
         cancel(self.purpose, self.settings)
 
     async def _still_deferred(self) -> bool:
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
         from asgiref.sync import sync_to_async
 
         ti = self.task_instance
         if ti is None:
             return False
-        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-        )
+        states = await sync_to_async(_task_states)(ti)
         known = states.get(ti.run_id, {})
         return any(known.get(key) == "deferred" for key in (ti.task_id, f"{ti.task_id}_{ti.map_index}"))
+
+
+def _task_states(ti: Any) -> Mapping[str, Any]:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # too slow an import for the event loop
+
+    return RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+    )
 
 
 def broken(error: Exception) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ batch: {sequence_length: 2, global_batch: 4 sequences}
 budget: {steps: {{ params.steps }}}
 communication: {version: 1, traffic: [{group: trainer, group_size: 2, collective: all_reduce, bytes_per_step: 1MiB}]}
 memory: {version: 1, tiers: [{tier: hbm, bytes_per_rank: 1MiB}]}
-capacity: {min_ranks: 2, max_ranks: 4}
+capacity: {min_ranks: {{ params.min_ranks }}, max_ranks: {{ params.max_ranks }}}
 checkpoint: {interval_steps: 5, format: dcp}
 launcher:
   kind: plain
@@ -44,20 +45,46 @@ def note_failure(context) -> None:
         file.write(json.dumps(note) + "\n")
 
 
-PARAMS = {"name": "plain", "steps": 12, "arguments": '"--step-s=0.02"', "max_loss": 5.0}
+PARAMS = {
+    "name": "plain",
+    "steps": 12,
+    "arguments": '"--step-s=0.02"',
+    "max_loss": 5.0,
+    "min_ranks": 2,
+    "max_ranks": 4,
+    "release_root": "",
+}
+MACHINE = {"num_nodes": 2, "slots_per_node": 2}
+# A machine for each DAG run, so that runs at once do not wait for each other; ``release`` can be sent to a broken one.
+OWN_ROOT = (
+    "{% if params.release_root and task.task_id == 'pretraining.release' %}{{ params.release_root }}"
+    "{% else %}" + state_root() + "/engines/{{ run_id }}{% endif %}"
+)
+OWN_MACHINE = {**MACHINE, "root": OWN_ROOT}
 
 
-def _dag(dag_id: str, *, deferrable: bool) -> None:
-    with DAG(dag_id, schedule=None, params=PARAMS, default_args={"on_failure_callback": note_failure}):
+def _dag(dag_id: str, *, deferrable: bool, machine=MACHINE, retries: int | None = None, **gang_arguments) -> None:
+    defaults = {"on_failure_callback": note_failure, "retry_delay": datetime.timedelta(seconds=1)}
+    defaults |= {} if retries is None else {"retries": retries}
+    with DAG(dag_id, schedule=None, params=PARAMS, default_args=defaults):
         pretraining_task_group(
             spec=SPEC,
             allow_inline=True,
-            engine_options={"num_nodes": 2, "slots_per_node": 2},
+            engine_options=machine,
             deferrable=deferrable,
             checkpoint_asset=Asset(f"llmsched://checkpoints/{dag_id}"),
-            gang_arguments={"poll_interval_s": 0.5, "multiple_outputs": True},
+            gang_arguments={"poll_interval_s": 0.5, "multiple_outputs": True, **gang_arguments},
         )
 
 
 _dag("plain_deferrable", deferrable=True)
 _dag("plain_blocking", deferrable=False)
+_dag("lifecycle_deferrable", deferrable=True, machine=OWN_MACHINE, retries=0)
+_dag("lifecycle_blocking", deferrable=False, machine=OWN_MACHINE, retries=1)
+_dag(
+    "lifecycle_limited",
+    deferrable=True,
+    machine=OWN_MACHINE,
+    retries=0,
+    execution_timeout=datetime.timedelta(seconds=30),
+)
