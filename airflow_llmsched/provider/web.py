@@ -48,32 +48,32 @@ def build_app() -> FastAPI:
 
     @app.get("/runs/{run_key}/report", response_class=HTMLResponse)
     def report(run_key: str, user: GetUserDep) -> HTMLResponse:
-        if not RUN_KEY.fullmatch(run_key):
-            raise HTTPException(404, "no such run")
-        return _report_of(_summary(run_key), user)
+        found = _summary(run_key) if RUN_KEY.fullmatch(run_key) else None
+        return _answer([] if found is None else _readable([found], user))
 
     @app.get("/dags/{dag_id}/runs/{run_id}/report", response_class=HTMLResponse)
     def report_of_dag_run(dag_id: str, run_id: str, user: GetUserDep) -> HTMLResponse:
         mine = [each for each in _summaries() if each.get("dag_id") == dag_id and each.get("run_id") == run_id]
-        if len(mine) > 1:  # several task groups in one DAG: each is a run of ours
-            return HTMLResponse(_runs_page(_readable(mine, user)), headers=REPORT_HEADERS)
-        return _report_of(mine[0] if mine else None, user)
+        return _answer(_readable(mine, user))
 
     return app
 
 
-def _report_of(summary: dict[str, Any] | None, user: Any) -> HTMLResponse:
-    # A run that is absent and one that the viewer may not read answer alike, so that names cannot be probed.
-    if summary is None or not _readable([summary], user):
+def _answer(runs: list[dict[str, Any]]) -> HTMLResponse:
+    """Show the one report there is, or a list: each task group of a DAG is a run of ours.
+
+    A run that is absent and one that the viewer may not read answer alike, so that names cannot be probed.
+    """
+    if not runs:
         raise HTTPException(404, "no such run")
-    path = Path(state_root()) / "runs" / summary["run_key"] / "report.html"
-    if not path.is_file():
-        phase = html.escape(str(summary.get("phase", "unknown")))
-        page = _page(
-            "Pretraining report", f"<p>The report is written when the run ends. Phase now: <b>{phase}</b>.</p>"
-        )
-        return HTMLResponse(page, headers=REPORT_HEADERS)
-    return HTMLResponse(path.read_text(encoding="utf-8"), headers=REPORT_HEADERS)
+    if len(runs) > 1:
+        return HTMLResponse(_runs_page(runs), headers=REPORT_HEADERS)
+    path = Path(state_root()) / "runs" / runs[0]["run_key"] / "report.html"
+    if path.is_file():
+        return HTMLResponse(path.read_text(encoding="utf-8"), headers=REPORT_HEADERS)
+    phase = html.escape(str(runs[0].get("phase", "unknown")))
+    body = f"<p>The report is written when the run ends. Phase now: <b>{phase}</b>.</p>"
+    return HTMLResponse(_page("Pretraining report", body), headers=REPORT_HEADERS)
 
 
 def _readable(summaries: list[dict[str, Any]], user: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.engines.local.engine import LocalEngine
+from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.run_files import read_spec
+
+OPTIONS = {"num_nodes": 2, "slots_per_node": 2}
+
+
+@pytest.fixture
+def hook(state_root):
+    return PlacementHook(engine_options=OPTIONS)
+
+
+def test_the_connection_is_the_engine_below_the_state_root(hook, state_root):
+    engine = hook.get_conn()
+    assert isinstance(engine, LocalEngine)
+    engine.preempt("n0", grace_s=0.0, return_after_s=600.0)
+    assert (state_root / "engines" / "local").is_dir()
+    (down,) = [node for node in hook.topology().nodes if node.unusable_reason]
+    assert down.id == "n0"
+
+
+def test_a_gang_that_fits_is_placed_and_one_that_does_not_says_why(hook):
+    placed = hook.place(PlacementProblem(layout=ParallelLayout(dp=4), tree=hook.topology()))
+    assert isinstance(placed, Placed)
+    assert {slot.node for slot in placed.placement.slots} == {"n0", "n1"}
+    refused = hook.place(PlacementProblem(layout=ParallelLayout(dp=5), tree=hook.topology()))
+    assert isinstance(refused, NotPlaced)
+    assert refused.summary
+
+
+def test_a_plan_uses_what_is_free_now_and_avoids_excluded_nodes(hook, make_pipeline):
+    pipeline = make_pipeline(capacity={"min_ranks": 1, "max_ranks": 4})
+    pipeline.run("open_run")
+    spec = read_spec(pipeline.scope)
+    everywhere = {slot.node for plan in hook.plan(spec).plans for slot in plan.placement.slots}
+    assert everywhere == {"n0", "n1"}
+    elsewhere = hook.plan(spec, excluded=frozenset({NodeId("n0")})).plans
+    assert elsewhere
+    assert {slot.node for plan in elsewhere for slot in plan.placement.slots} == {"n1"}
+
+
+def test_the_same_question_has_the_same_answer(hook, pipeline):
+    pipeline.run("open_run")
+    spec, tree = read_spec(pipeline.scope), hook.topology()
+    assert hook.plan_on(spec, tree, frozenset()) == hook.plan_on(spec, tree, frozenset())
+
+
+def test_unknown_engines_and_solvers_name_the_known_ones(state_root):
+    with pytest.raises(SpecError, match="local"):
+        PlacementHook(engine="lokal").topology()
+    hook = PlacementHook(engine_options=OPTIONS, solver="besfit")
+    with pytest.raises(SpecError, match="bestfit"):
+        hook.place(PlacementProblem(layout=ParallelLayout(dp=1), tree=hook.topology()))
+
+
+def test_an_engine_that_cannot_be_asked_is_not_an_empty_one(tmp_path, state_root):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CouldNotLookError):
+        PlacementHook(engine_options={**OPTIONS, "root": str(tmp_path / "file")}).topology()
