@@ -18,6 +18,9 @@ from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProg
 
 MAX_BACKOFF_S = 60.0
 
+_AWAY_POLLS = 3
+"""Poll intervals between two looks after which nothing is concluded from how much time has passed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalestRank:
@@ -51,6 +54,7 @@ class WatchState:
     num_steps: int | None = None
     cursor: ChannelCursor = field(default_factory=lambda: ChannelCursor(positions={}))
     num_look_errors: int = 0
+    looked_at_s: float | None = None
     running_since_s: float | None = None
     last_progress_s: float | None = None
     last_step: int | None = None
@@ -95,8 +99,9 @@ def observe(watch: WatchState, seen: Observation) -> tuple[WatchState, PollVerdi
     if seen.error is not None or seen.status is None:
         watch = replace(watch, num_look_errors=watch.num_look_errors + 1)
         return watch, _blind(watch, handle.key, seen)
+    was_away = not seen.reports and _was_away(watch, seen.at_s)
     watch = _learn(watch, seen, seen.status)
-    return watch, _judge(watch, handle.key, seen.at_s, seen.status)
+    return watch, _judge(watch, handle.key, seen.at_s, seen.status, was_away=was_away)
 
 
 def _wait(watch: WatchState, seen: Observation) -> PollVerdict:
@@ -125,6 +130,8 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
     if running is None and status.phase is GangPhase.RUNNING:
         # A watcher that starts late (moved, restarted) must not give a still gang its whole limit again.
         running = seen.at_s if status.started_at_s is None else min(seen.at_s, status.started_at_s)
+    if running is not None:
+        running = min(running, seen.at_s)  # later than now: from before the clock was set back
     newest = _newest_by_node(seen.reports)
     ranks = [(report, rank) for report in newest.values() for rank in report.ranks]
     steps = [step.step for report in seen.reports for step in report.steps]
@@ -135,9 +142,10 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
     return replace(
         watch,
         num_look_errors=0,
+        looked_at_s=seen.at_s,
         cursor=seen.cursor or watch.cursor,
         running_since_s=running,
-        last_progress_s=max([*signs_s, *known_s], default=None),
+        last_progress_s=min(seen.at_s, max([*signs_s, *known_s])) if signs_s or known_s else None,
         last_step=last_step,
         stalest=_stalest(ranks, has_stepped=last_step is not None) or watch.stalest,
         has_spoken=watch.has_spoken or any(rank.speaks for _, rank in ranks),
@@ -145,7 +153,17 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
     )
 
 
-def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus) -> PollVerdict:
+def _was_away(watch: WatchState, at_s: float) -> bool:
+    """Whether much time has passed since the last look: the watcher stood still, or its clock was set forward.
+
+    A look that then brings no report says nothing: the next one, a poll interval later, tells.
+    """
+    if watch.looked_at_s is None:
+        return False
+    return at_s - watch.looked_at_s > max(_AWAY_POLLS * watch.poll_interval_s, watch.hang_limit_s / 2)
+
+
+def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus, *, was_away: bool) -> PollVerdict:
     if status.phase.ended:
         fault = fault_of(status, last_step=watch.last_step, num_steps=watch.num_steps)
         return HandOver(
@@ -155,7 +173,7 @@ def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus) 
         )
     if watch.deadline_s is not None and at_s >= watch.deadline_s:
         return HandOver(event=_too_late(watch, at_s))
-    fault = _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
+    fault = None if was_away else _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
     if fault is not None:
         return HandOver(
             event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)

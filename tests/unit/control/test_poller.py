@@ -167,7 +167,8 @@ def test_gang_that_has_spoken_once_is_hung_before_its_first_step_too() -> None:
     spoken, _ = after(WATCH, running(110.0, report(110.0, step=None, heartbeat_s=105.0)))
     # what was said is remembered by whoever takes over
     spoken = codec.from_json(WatchState, codec.to_json(spoken))
-    assert isinstance(observe(spoken, running(170.0))[1], KeepWatching)
+    spoken, verdict = observe(spoken, running(170.0))
+    assert isinstance(verdict, KeepWatching)
     _, verdict = observe(spoken, running(171.0))
     assert isinstance(verdict, HandOver)
     assert isinstance(verdict.event, ev.FaultDetected)
@@ -182,6 +183,7 @@ def test_hang_before_the_first_step_blames_a_rank_that_has_not_spoken_yet() -> N
             report(110.0, step=None, heartbeat_s=109.0),
             report(110.0, step=None, heartbeat_s=105.0, node="n1", rank=2, speaks=False),
         ),
+        running(169.0),
         running(171.0),
     )
     assert isinstance(verdict, HandOver)
@@ -197,6 +199,7 @@ def test_hang_after_steps_blames_no_rank_that_leaves_the_reporting_to_others() -
             report(110.0, step=7, heartbeat_s=110.0),
             report(110.0, step=None, heartbeat_s=105.0, node="n1", rank=2, speaks=False),
         ),
+        running(169.0),
         running(171.0),
     )
     assert isinstance(verdict, HandOver)
@@ -212,6 +215,7 @@ def test_hang_blames_the_rank_that_is_furthest_behind() -> None:
             report(110.0, step=7, heartbeat_s=110.0),
             report(110.0, step=6, heartbeat_s=110.0, node="n1", rank=2),
         ),
+        running(169.0),
         running(171.0),
     )
     assert isinstance(verdict, HandOver)
@@ -237,6 +241,41 @@ def test_watcher_that_starts_late_sees_how_long_the_gang_has_been_still() -> Non
 
     assert isinstance(observe(WATCH, late(480.0))[1], KeepWatching)
     assert isinstance(observe(WATCH, late(430.0))[1], HandOver)
+
+
+def test_clock_set_forward_makes_no_hang_of_a_look_between_two_reports() -> None:
+    watch, _ = after(WATCH, running(110.0, report(110.0, step=3, heartbeat_s=110.0)))
+    watch, verdict = observe(watch, running(3712.0))
+    assert isinstance(verdict, KeepWatching)
+    watch, verdict = observe(watch, running(3714.0, report(3714.0, step=4, heartbeat_s=3713.0)))
+    assert isinstance(verdict, KeepWatching)
+
+
+def test_gang_that_hung_while_its_watcher_stood_still_is_found_by_the_next_look() -> None:
+    watch, _ = after(WATCH, running(110.0, report(110.0, step=3, heartbeat_s=110.0)))
+    still = report(400.0, step=3, heartbeat_s=111.0)
+    assert isinstance(observe(watch, running(400.0, still))[1], HandOver)
+    watch, verdict = observe(watch, running(400.0))
+    assert isinstance(verdict, KeepWatching)
+    _, verdict = observe(watch, running(402.0))
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.FaultDetected)
+
+
+def test_clock_set_back_hides_no_hang_for_longer_than_the_limit() -> None:
+    watch, _ = after(WATCH, running(7200.0, report(7200.0, step=3, heartbeat_s=7200.0)))
+    watch, verdict = observe(watch, running(3600.0))
+    assert isinstance(verdict, KeepWatching)
+    looks = [running(3600.0 + 2.0 * index) for index in range(1, 32)]
+    _, verdict = after(watch, *looks)
+    assert isinstance(verdict, HandOver)
+
+
+def test_clock_set_forward_does_not_end_a_gang_that_is_starting() -> None:
+    starting = Observation(at_s=102.0, status=status(GangPhase.STARTING, 102.0))
+    watch, _ = after(WATCH, starting)
+    _, verdict = observe(watch, replace(starting, at_s=3702.0))
+    assert isinstance(verdict, KeepWatching)
 
 
 def test_preemption_notice_is_kept_once_and_watching_goes_on() -> None:
