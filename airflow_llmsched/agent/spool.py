@@ -12,6 +12,12 @@ MAX_READ_BYTES = 1024 * 1024
 """Most that one call reads of one file, so that a reader who was away catches up in bounded steps."""
 
 
+MAX_LINE_LENGTH = 400
+"""Characters of one log line that are shown."""
+
+_CONTROL = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160)), "\ufffd")
+
+
 class LineWriter:
     """Appends JSON lines, each by one write. After a write that came out short, the next starts on a new line."""
 
@@ -128,7 +134,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def tail(path: Path, num_lines: int, *, max_bytes: int = 64 * 1024) -> str:
-    """Return the last lines of a text file, within its last ``max_bytes``; empty when absent or unreadable."""
+    """Return the last lines of a text file, within its last ``max_bytes``; empty when absent or unreadable.
+
+    They end up in reasons, events, databases and terminals, so what a program wrote is tamed: long lines are cut, and
+    control characters (of which NUL breaks databases, and escapes drive terminals) are replaced.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -137,7 +147,12 @@ def tail(path: Path, num_lines: int, *, max_bytes: int = 64 * 1024) -> str:
     except OSError:
         return ""
     lines = text.splitlines()
-    return "\n".join(lines[len(lines) - min(num_lines, len(lines)) :])
+    return "\n".join(_tame(line) for line in lines[len(lines) - min(num_lines, len(lines)) :])
+
+
+def _tame(line: str) -> str:
+    line = line.translate(_CONTROL)
+    return line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + "…"
 
 
 def _temporary(path: Path, value: dict[str, Any]) -> str:

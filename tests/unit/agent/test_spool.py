@@ -159,3 +159,12 @@ def test_json_nested_beyond_reason_is_no_record_and_no_object(tmp_path: Path) ->
     (tmp_path / "deep.json").write_bytes(deep)
     with pytest.raises(ValueError, match="nested too deep"):
         read_json(tmp_path / "deep.json")
+
+
+def test_tail_tames_what_would_break_a_database_a_terminal_or_a_message(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_bytes(b"a\0b\tc\n\x1b]0;owned\x07\x1b[31mred\x9b2J\n" + "ü".encode() * 30_000)
+    first, second, third = tail(log, 3).split("\n")
+    assert first == "a\ufffdb\tc"
+    assert second == "\ufffd]0;owned\ufffd\ufffd[31mred\ufffd2J"
+    assert third == "ü" * 399 + "…"
