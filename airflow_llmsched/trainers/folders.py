@@ -80,12 +80,14 @@ class CheckpointFolders:
         source.rename(target)
         _sync_folder(self.root)
 
-    def prune(self) -> None:
-        """Delete sealed checkpoints beyond the newest ``keep_last``, but never the one resumed from.
+    def prune(self, *, saved_step: int) -> None:
+        """Delete sealed checkpoints beyond the newest ``keep_last`` up to ``saved_step``, never the one resumed from.
 
+        What lies above the step just saved was passed over when this attempt resumed, so it is damaged: it must not
+        crowd out what is sound. It stays until training gets there and replaces it.
         What older attempts left half-written goes too; they are over, since only one attempt of a run lives at a time.
         """
-        sealed = sorted((step, path) for step, path in self._steps() if _is_sealed(path))
+        sealed = sorted((step, path) for step, path in self._steps() if step <= saved_step and _is_sealed(path))
         for _, path in sealed[: -self._keep_last]:
             if path.resolve() != self._resumed_from:
                 self._discard(path)
@@ -138,8 +140,8 @@ def read_state(path: str | os.PathLike[str]) -> TrainerState:
 def _is_sealed(path: Path) -> bool:
     try:
         return read_seal(path) is not None
-    except (SealError, NotADirectoryError):
-        return False
+    except (SealError, OSError):
+        return False  # what cannot be read is neither counted nor deleted
 
 
 def _sync_folder(path: Path) -> None:

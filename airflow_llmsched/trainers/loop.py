@@ -131,7 +131,7 @@ class Trainer:
             agent.checkpoint_requested()
             agent.checkpoint_saved(step=self.step, path=str(self.folders.finished(self.step)))
             if dist.get_rank() == 0:
-                self.folders.prune()
+                self.folders.prune(saved_step=self.step)
         self.saved_step, self.saved_at_s = self.step, time.monotonic()
 
     def resume(self, path: str) -> None:

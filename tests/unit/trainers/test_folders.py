@@ -102,7 +102,7 @@ def test_only_the_newest_are_kept_by_number_not_by_text(tmp_path: Path) -> None:
     for step in (9_000, 99_999_999, 100_000_000):
         save(where, step)
 
-    where.prune()
+    where.prune(saved_step=100_000_000)
 
     assert names(tmp_path) == ["step-100000000", "step-99999999"]
 
@@ -113,7 +113,7 @@ def test_the_checkpoint_resumed_from_is_kept(tmp_path: Path) -> None:
     for step in (2, 3):
         save(where, step)
 
-    where.prune()
+    where.prune(saved_step=3)
 
     assert names(tmp_path) == ["step-00000001", "step-00000003"]
 
@@ -123,9 +123,34 @@ def test_torn_checkpoints_do_not_count_as_kept(tmp_path: Path) -> None:
     whole = save(where, 1)
     (tmp_path / "step-00000002").mkdir()
 
-    where.prune()
+    where.prune(saved_step=1)
 
     assert damage(whole) is None
+
+
+def test_damaged_checkpoints_that_were_passed_over_do_not_crowd_out_new_ones(tmp_path: Path) -> None:
+    """Step 9 is sealed but damaged, so training went on from step 3: with it, each new save was deleted at once."""
+    used = save(folders(tmp_path), 3)
+    damaged = save(folders(tmp_path), 9)
+    (damaged / "__0_0.distcp").write_bytes(b"WEIGHTS")
+    where = folders(tmp_path, attempt=2, keep_last=1, resumed_from=used)
+    for step in (4, 5):
+        save(where, step)
+        where.prune(saved_step=step)
+    assert names(tmp_path) == ["step-00000003", "step-00000005", "step-00000009"]
+    save(where, 9)
+    where.prune(saved_step=9)
+    assert names(tmp_path) == ["step-00000003", "step-00000009"]
+    assert damage(tmp_path / "step-00000009") is None
+
+
+def test_checkpoint_whose_seal_cannot_be_read_neither_stops_the_training_nor_is_deleted(tmp_path: Path) -> None:
+    where = folders(tmp_path, keep_last=1)
+    (save(where, 1) / SEAL_NAME).unlink()
+    (where.finished(1) / SEAL_NAME).mkdir()
+    save(where, 2)
+    where.prune(saved_step=2)
+    assert names(tmp_path) == ["step-00000001", "step-00000002"]
 
 
 def test_leftovers_of_older_attempts_go_and_those_of_newer_ones_stay(tmp_path: Path) -> None:
@@ -134,7 +159,7 @@ def test_leftovers_of_older_attempts_go_and_those_of_newer_ones_stay(tmp_path: P
     (tmp_path / ".discarded-by-a-killed-process").mkdir()
     (tmp_path / "notes.txt").write_text("not ours")
 
-    folders(tmp_path, generation=2, attempt=2).prune()
+    folders(tmp_path, generation=2, attempt=2).prune(saved_step=5)
 
     assert names(tmp_path) == [
         ".saving-step-00000005-g2-a3",
