@@ -6,6 +6,7 @@ No ``from __future__ import annotations`` here: FastAPI reads the annotations of
 import html
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ from airflow_llmsched.provider.config import state_root
 
 RUN_KEY = re.compile(r"ls-[a-z2-7]{20}")
 MAX_LISTED_RUNS = 500
+LATEST_S = 253402300800.0  # the year 10000, beyond which no calendar of Python's reaches
+COLUMNS = {
+    "Workload": "workload",
+    "DAG": "dag_id",
+    "Run": "run_id",
+    "Phase": "phase",
+    "Step": "last_step",
+    "Checkpoint": "checkpoint_step",
+    "Ranks": "world_size",
+    "Attempt": "attempt",
+}
 # The report is one file of ours with inline script and style, and needs nothing from anywhere else.
 REPORT_HEADERS = {
     "Content-Security-Policy": (
@@ -99,7 +111,7 @@ def _summaries() -> list[dict[str, Any]]:
 
 def _updated_at_s(summary: dict[str, Any]) -> float:
     at_s = summary.get("updated_at_s")
-    return at_s if isinstance(at_s, int | float) else 0.0
+    return at_s if isinstance(at_s, int | float) and 0.0 <= at_s < LATEST_S else 0.0
 
 
 def _runs_page(summaries: list[dict[str, Any]]) -> str:
@@ -107,21 +119,25 @@ def _runs_page(summaries: list[dict[str, Any]]) -> str:
         return _page(
             "Pretraining runs", "<p>No run yet. Trigger a DAG that uses <code>pretraining_task_group</code>.</p>"
         )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td>{html.escape(str(each.get(name, '')))}</td>" for name in ("dag_id", "run_id", "phase", "attempt")
-        )
-        + f'<td><a href="/llmsched/runs/{each["run_key"]}/report">report</a></td></tr>'
-        for each in summaries
-    )
-    head = "<tr><th>DAG</th><th>Run</th><th>Phase</th><th>Attempt</th><th></th></tr>"
-    return _page("Pretraining runs", f"<table>{head}{rows}</table>")
+    head = "".join(f"<th>{title}</th>" for title in (*COLUMNS, "Changed (UTC)", ""))
+    rows = "".join(f"<tr>{_cells(each)}</tr>" for each in summaries)
+    return _page("Pretraining runs", f"<table><tr>{head}</tr>{rows}</table>")
+
+
+def _cells(summary: dict[str, Any]) -> str:
+    values = [summary.get(name) for name in COLUMNS.values()]
+    changed = datetime.fromtimestamp(_updated_at_s(summary), UTC)
+    cells = [
+        html.escape("—" if value in (None, "") else str(value)) for value in (*values, f"{changed:%Y-%m-%d %H:%M}")
+    ]
+    cells.append(f'<a href="/llmsched/runs/{summary["run_key"]}/report">report</a>')
+    return "".join(f"<td>{cell}</td>" for cell in cells)
 
 
 def _page(title: str, body: str) -> str:
     style = (
-        "body{font:15px/1.5 system-ui,sans-serif;margin:2rem;color-scheme:light dark}"
-        "table{border-collapse:collapse}td,th{padding:.4rem .9rem;text-align:left;border-bottom:1px solid #8884}"
+        "body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem;color-scheme:light dark}h1{font-size:1.5rem}"
+        "table{border-collapse:collapse;width:100%}td,th{padding:.45rem .8rem;text-align:left;"
+        "border-bottom:1px solid #8884}th{font-weight:600;opacity:.7}td{font-variant-numeric:tabular-nums}"
     )
     return f"<!doctype html><title>{title}</title><style>{style}</style><h1>{title}</h1>{body}"

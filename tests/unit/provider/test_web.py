@@ -26,6 +26,7 @@ class Manager(SimpleAuthManager):
 @pytest.fixture
 def manager(airflow_db, monkeypatch):
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "not a secret " * 8)
     made = Manager()
     monkeypatch.setattr(_AuthManagerState, "instance", made)
     return made
@@ -103,6 +104,15 @@ def test_the_list_shows_runs_of_readable_dags_newest_first(visit, state_root):
     assert hidden in visit("/runs", user="bob").text
 
 
+def test_the_list_shows_how_far_each_run_has_come(visit, state_root):
+    _run(
+        state_root, "a", dag_id="mine", at_s=86400.0, workload="gpt", last_step=70, checkpoint_step=65, world_size=None
+    )
+    page = visit("/runs").text
+    for cell in ("gpt", "70", "65", "—", "1970-01-02 00:00"):
+        assert f"<td>{cell}</td>" in page
+
+
 def test_an_empty_list_says_what_to_do(visit):
     assert "pretraining_task_group" in visit("/runs").text
 
@@ -148,7 +158,13 @@ def test_a_dag_run_with_several_groups_lists_them(visit, state_root):
     assert visit("/dags/mine/runs/manual__1/report", user="bob").status_code == 404
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[1]", "7", "null", '{"dag_id": "mine", "updated_at_s": "soon"}'])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *("", "{", "[1]", "7", "null", '{"dag_id": "mine", "updated_at_s": "soon"}'),
+        *(f'{{"dag_id": "mine", "updated_at_s": {number}}}' for number in ("NaN", "1e300", "-1e300")),
+    ],
+)
 def test_a_damaged_summary_breaks_no_page(visit, state_root, damaged):
     good = _run(state_root, "a", dag_id="mine", at_s=time.time())
     (state_root / "runs" / KEYS["b"]).mkdir()
