@@ -73,6 +73,11 @@ def test_a_failed_gate_falls_short_with_both_numbers(good):
     assert shortfalls(replace(good, evaluation=None)) == ["there was no evaluation"]
 
 
+def test_a_held_out_loss_that_is_no_number_falls_short(good):
+    evaluation = replace(good.evaluation, passed=False, loss=None)
+    assert shortfalls(replace(good, evaluation=evaluation)) == ["held-out loss unknown is above the gate 2.8"]
+
+
 def test_a_failed_run_says_why(good):
     failed = replace(good, outcome=RunOutcome.FAILED, reason="rank 3 ran out of disk")
     assert "the run failed: rank 3 ran out of disk" in shortfalls(failed)

@@ -87,6 +87,7 @@ def test_a_checkpoint_that_is_not_good_enough_fails_but_is_reported(evaluating, 
         _evaluate(pipeline, deferrable=deferrable)
     kept = run_files.read(pipeline.scope, run_files.EVALUATION_FILE, EvaluationResult, made_by="x")
     assert kept.passed is False
+    assert pipeline.run("report")["outcome"] == "failed"
 
 
 @pytest.mark.parametrize(
