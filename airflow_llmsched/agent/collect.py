@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,30 @@ class RankView:
     heartbeat_s: float = 0.0
     speaks: bool = False
     end: dict[str, Any] | None = None
+
+
+_NUMBER = (int, float)
+_MAYBE_INT = (int, type(None))
+_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "start": {"pid": int, "wrapper": str, "at_s": _NUMBER},
+    "end": {"rank": int, "exit_code": _MAYBE_INT, "signal": _MAYBE_INT, "at_s": _NUMBER},
+    "step": {"step": int, "start_s": _NUMBER, "end_s": _NUMBER, "loss": _NUMBER, "num_tokens": int},
+    "span": {"span": str, "start_s": _NUMBER, "end_s": _NUMBER, "step": _MAYBE_INT},
+    "mark": {"step": int, "path": str, "at_s": _NUMBER},
+    "beat": {"at_s": _NUMBER},
+}
+_IDENTITY = re.compile(r"\d+:\d+:.*")
+
+
+def _is_ours(record: dict[str, Any]) -> bool:
+    """Whether a record is whole. Passed on, one odd value would cost control the whole report of the node."""
+    fields = _FIELDS.get(record["kind"]) if isinstance(record.get("kind"), str) else None
+    if fields is None or not all(isinstance(record.get(name, fields), types) for name, types in fields.items()):
+        return False
+    if record["kind"] == "start":
+        return _IDENTITY.fullmatch(record["wrapper"]) is not None
+    times_s = [record[name] for name in fields if name.endswith("_s")]
+    return all(map(math.isfinite, times_s)) and record.get("span", "init") in wire.SPANS
 
 
 class Collector:
@@ -77,11 +102,10 @@ class Collector:
         return report
 
     def _take(self, view: RankView, record: dict[str, Any]) -> None:
-        try:
-            self._fold(view, record)
-            view.speaks = view.speaks or record["kind"] in wire.SPOKEN
-        except (KeyError, TypeError, ValueError):
+        if not _is_ours(record):
             return  # a line of some other program; what we write ourselves is whole or no JSON at all
+        self._fold(view, record)
+        view.speaks = view.speaks or record["kind"] in wire.SPOKEN
 
     def _fold(self, view: RankView, record: dict[str, Any]) -> None:
         kind = record["kind"]

@@ -90,6 +90,9 @@ def beat_record(*, at_s: float) -> dict[str, Any]:
     return {"kind": "beat", "at_s": at_s}
 
 
+SPANS = frozenset({"init", "save", "evaluate"})
+"""Kinds of measured stretches: those of ``domain.progress.AgentSpanKind``."""
+
 SPOKEN = frozenset({"step", "span", "mark", "beat"})
 """Kinds of records that a rank's program writes itself; the rank's wrapper writes the others."""
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_llmsched.agent import wire
+from airflow_llmsched import codec
+from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.spool import LineWriter
+from airflow_llmsched.domain.progress import NodeReport
 
 
 def write(spool: Path, rank: int, *records: dict[str, object]) -> None:
@@ -91,3 +93,36 @@ def test_other_files_and_foreign_lines_are_left_alone(tmp_path: Path) -> None:
     collector.read()
     assert list(collector.ranks) == [0]
     assert collector.ranks[0].heartbeat_s == 4.0
+
+
+ODD = (None, "x", "", [], {}, 1.5, 10**30, True, float("inf"))
+
+
+@pytest.mark.parametrize("kind", ["start", "end", "step", "span", "mark", "beat"])
+def test_whatever_a_field_holds_the_report_can_be_read_and_the_next_line_counts(tmp_path: Path, kind: str) -> None:
+    whole: dict[str, dict[str, object]] = {
+        "start": started(0),
+        "end": wire.end_record(rank=0, exit_code=0, signal=None, at_s=7.0),
+        "step": step(1),
+        "span": wire.span_record(span="save", start_s=3.0, end_s=4.0, step=1),
+        "mark": wire.mark_record(step=1, path="/c", at_s=2.0),
+        "beat": wire.beat_record(at_s=2.0),
+    }
+    for index, name in enumerate(whole[kind]):
+        for number, odd in enumerate(ODD):
+            spool = tmp_path / f"{index}-{number}"
+            spool.mkdir()
+            write(spool, 0, {**whole[kind], name: odd}, step(2))
+            collector = Collector(spool, node="n0")
+            collector.read()
+            report = codec.from_plain(NodeReport, collector.report(now_s=9.0))
+            assert report.steps[-1].step == 2
+            view = collector.ranks[0]
+            assert not view.wrapper or proc.Process.parse(view.wrapper)
+
+
+def test_step_without_its_times_changes_nothing(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0")
+    write(tmp_path, 0, step(1), {"kind": "step", "step": 900})
+    collector.read()
+    assert collector.ranks[0].step == 1

@@ -26,7 +26,7 @@ def test_node_report_reads_back_as_the_domain_value_even_with_a_loss_that_is_no_
 
 
 def test_span_kinds_of_the_agent_are_those_of_the_domain() -> None:
-    assert {kind.value for kind in AgentSpanKind} == {"init", "save", "evaluate"}
+    assert {kind.value for kind in AgentSpanKind} == wire.SPANS
 
 
 def test_files_are_named_by_rank() -> None:
