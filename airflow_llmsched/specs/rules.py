@@ -268,6 +268,9 @@ def _commands(sound: Sound) -> Iterator[Problem]:
     for path, command in commands:
         if command and not command[0].strip():
             yield Problem(path=(*path, 0), value=command[0], hint="is the program to run, and is empty")
+    if spec.launcher.command and spec.evaluation is not None and not spec.evaluation.command:
+        hint = "is needed for a trainer of your own: the shipped evaluator reads the shipped trainer's checkpoints only"
+        yield Problem(path=("evaluation", "command"), hint=hint)
 
 
 def _gate(sound: Sound) -> Iterator[Problem]:

@@ -43,6 +43,14 @@ class EvaluateCheckpointOperator(GangOperator):
         super().__init__(**kwargs)
         self.checkpoint = checkpoint
 
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Evaluate, unless the spec brings a trainer of its own and asks for no evaluation."""
+        spec = self.workload(self.scope(context))
+        if spec.evaluation is None and spec.launcher.command:
+            self.log.info("the spec asks for no evaluation: nothing is evaluated and nothing gated")
+            return {}
+        return super().execute(context)
+
     def start(self, settings: GangSettings) -> Outcome:
         """Launch the evaluation, or find it."""
         return self._evaluation(settings).start()

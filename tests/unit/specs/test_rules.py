@@ -71,6 +71,7 @@ BROKEN: list[tuple[dict[str, Any], set[str]]] = [
     ({"launcher": {"environment": {"MASTER_PORT": "1"}}}, {"launcher.environment.MASTER_PORT"}),
     ({"launcher": {"command": [""]}}, {"launcher.command[0]"}),
     ({"evaluation": {"command": [" "]}}, {"evaluation.command[0]"}),
+    ({"launcher": {"command": ["python", "x.py"]}, "evaluation": {}}, {"evaluation.command"}),
     ({"evaluation": {"max_loss": 5.6}}, {"evaluation.max_loss"}),
     ({"evaluation": {}, "data.held_out": "0%"}, {"data.held_out"}),
     ({**STATED, "memory": {"version": 1, "tiers": []}}, {"memory.tiers"}),

@@ -176,3 +176,12 @@ def test_the_time_it_took_is_on_the_ledger(evaluating):
     waited = max((span for span in spans if span.bucket is Bucket.QUEUE), key=lambda span: span.end_s)
     assert evaluated.start_s == waited.end_s
     assert evaluated.end_s > evaluated.start_s
+
+
+def test_a_trainer_of_its_own_without_an_evaluation_is_not_evaluated(trained):
+    trained.clear()
+    trained.spec = plain_spec()
+    del trained.spec["evaluation"]
+    trained.run("open_run")
+    assert trained.run("evaluate_checkpoint") == {}
+    assert _launched(trained) == []
