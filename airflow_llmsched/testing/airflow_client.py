@@ -14,6 +14,7 @@ from airflow_llmsched.errors import CouldNotLookError, LlmschedError, TransientE
 
 RUN_ENDED = frozenset({"success", "failed"})
 _POLL_S = 0.5
+_READ_TRIES = 3
 
 Json = dict[str, Any]
 
@@ -142,7 +143,7 @@ class AirflowClient:
     def _authorised(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         if "Authorization" not in self._http.headers:
             self._log_in()
-        response = self._send(method, path, body)
+        response = self._patiently(method, path, body)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self._log_in()
             response = self._send(method, path, body)
@@ -151,6 +152,16 @@ class AirflowClient:
     def _log_in(self) -> None:
         token = self._json(self._send("POST", "/auth/token", self._credentials))["access_token"]
         self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def _patiently(self, method: str, path: str, body: Json | None) -> httpx.Response:
+        """Read again what a busy server did not answer in time; a change is asked for once only."""
+        for _ in range(_READ_TRIES - 1 if method == "GET" else 0):
+            try:
+                return self._send(method, path, body)
+            except CouldNotLookError as error:
+                if not isinstance(error.__cause__, httpx.ReadTimeout):
+                    raise
+        return self._send(method, path, body)
 
     def _send(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         try:

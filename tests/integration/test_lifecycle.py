@@ -224,6 +224,16 @@ def test_a_deferred_gang_whose_task_is_marked_is_stopped_once(runs, state):
     assert run.tasks()["evaluate_checkpoint"] == {"failed": "upstream_failed", "success": "failed"}[state]
 
 
+def test_a_blocking_gang_whose_task_is_marked_failed_is_stopped_once(stack, tmp_path):
+    run = Run(stack, "terminated", tmp_path, dag_id="lifecycle_blocking")
+    run.wait_until_held("running")
+    run.client.mark(run.dag_id, run.run_id, task("run_gang"), "failed")
+    assert run.wait_for_end() == "failed"
+    assert_stopped_once(run)
+    assert_released(run)
+    assert run.attempts() == [(1, 1)]
+
+
 def test_a_cleared_gang_is_stopped_and_a_new_generation_resumes_from_its_checkpoint(runs):
     run = runs["cleared"]
     run.wait_until_held()
@@ -248,6 +258,7 @@ def test_a_cleared_gang_is_stopped_and_a_new_generation_resumes_from_its_checkpo
 
 def test_clearing_a_finished_gang_opens_a_generation_that_trains_no_step_again(runs):
     run = runs["restarted"]
+    run.let_go()
     assert run.wait_for_end() == "success"
     run.client.clear(run.dag_id, run.run_id, [task("run_gang")])
     wait_until(lambda: len(run.attempts()) == 2, limit_s=LIMIT_S, poll_s=0.2)
@@ -309,6 +320,7 @@ def test_our_own_deadline_strikes_before_airflows_time_limit(runs):
 
 def test_report_pages_are_served_to_whoever_may_read_the_dag_and_to_nobody_else(stack, runs):
     run = runs["restarted"]
+    run.let_go()
     run.wait_for_end()
     by_dag_run = f"/llmsched/dags/{run.dag_id}/runs/{run.run_id}/report"
     link = f"/llmsched/runs/{run.key()}/report"
@@ -358,6 +370,7 @@ def test_airflows_command_line_knows_us(tmp_path, arguments, shown):
 
 
 def test_watching_never_blocks_the_triggerers_event_loop(stack, runs):
+    runs["unreleased"].wait_for_end()
     log = stack.log_path("triggerer").read_text()
-    assert log.count("Starting the triggerer") == 2
+    assert "Starting the triggerer" in log
     assert "async thread was blocked" not in log

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -26,10 +28,11 @@ class FakeServer:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 status, answer = owner.answer(self.command, self.path, body, self.headers.get("Authorization"))
                 data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(BrokenPipeError):  # the client did not wait
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
 
             do_GET = do_POST = do_PATCH = _answer
 
@@ -163,3 +166,40 @@ def test_a_logged_error_reads_as_its_type_and_message(server, client):
     line = {"level": "error", "event": "Task failed", "ti_id": "x", "lineno": 7, "error_detail": detail}
     server.answers[("GET", f"{RUN}/taskInstances/t/logs/1")] = [(200, {"content": [line]})]
     assert client.log("d", "r", "t") == "error Task failed\n  SpecError: a.yaml:6: model: is absent"
+
+
+@pytest.mark.parametrize(("num_slow", "asked"), [(2, 3), (3, 3)])
+def test_what_a_busy_server_does_not_answer_in_time_is_read_again(server, monkeypatch, num_slow, asked):
+    server.answers["GET", "/api/v2/dags/d/dagRuns/r"] = [(200, {"state": "running"})]
+    answer, calls = server.answer, []
+
+    def slowly(method, path, *rest):
+        if path != "/auth/token":
+            calls.append(path)
+            time.sleep(1.0 if len(calls) <= num_slow else 0.0)
+        return answer(method, path, *rest)
+
+    monkeypatch.setattr(server, "answer", slowly)
+    with AirflowClient(base_url=server.url, username="admin", password="secret", timeout_s=0.4) as client:
+        if num_slow < asked:
+            assert client.dag_run("d", "r") == {"state": "running"}
+        else:
+            with pytest.raises(CouldNotLookError, match="ReadTimeout"):
+                client.dag_run("d", "r")
+    assert len(calls) == asked
+
+
+def test_a_change_that_was_not_answered_in_time_is_not_asked_for_twice(server, monkeypatch):
+    answer, calls = server.answer, []
+
+    def slowly(method, path, *rest):
+        if path != "/auth/token":
+            calls.append(path)
+            time.sleep(1.0)
+        return answer(method, path, *rest)
+
+    monkeypatch.setattr(server, "answer", slowly)
+    with AirflowClient(base_url=server.url, username="admin", password="secret", timeout_s=0.4) as client:
+        with pytest.raises(CouldNotLookError, match="ReadTimeout"):
+            client.trigger("d")
+    assert len(calls) == 1
