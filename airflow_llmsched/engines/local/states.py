@@ -164,6 +164,8 @@ def _failed_status(status: GangStatus, facts: GangFacts, first: RankEnd) -> Gang
     reason = _describe(facts, first)
     if abort is not None and abort["fault"] in (FaultKind.START_FAILED, FaultKind.DISK_FULL):
         fault, reason = FaultKind(abort["fault"]), abort["reason"]
+        # the rank that the reason speaks of: on another node one may have failed a moment earlier
+        first = _first(facts, lambda end: _failed(end) and end["rank"] == abort["rank"]) or first
     if first.log_tail:
         reason += f"; its last lines:\n{first.log_tail}"
     return replace(status, phase=GangPhase.FAILED, fault=fault, first_end=first, reason=reason)

@@ -101,6 +101,16 @@ def test_failed_start_and_full_disk_explain_the_ranks_that_fell_with_them(fault:
     assert status.reason == f"because {fault}; its last lines:\nOSError"
 
 
+def test_failed_start_names_the_rank_that_its_reason_speaks_of() -> None:
+    """Rank 0 failed first, but the supervisor of rank 2 spoke first."""
+    first = ended("n0", "aborted", end(0, code=127, at_s=160.0, log_tail="zero"))
+    speaker = ended("n1", "aborted", end(2, code=127, at_s=160.1, log_tail="two"))
+    status = status_of(gang(first, speaker, abort=abort("start_failed", rank=2)), now_s=NOW_S)
+    assert status.first_end is not None
+    assert (status.first_end.rank, status.first_end.node) == (2, "n1")
+    assert status.reason == "because start_failed; its last lines:\ntwo"
+
+
 @pytest.mark.parametrize("fault", list(PHASE))
 def test_every_fault_that_agents_name_has_its_phase(fault: FaultKind) -> None:
     status = status_of(gang(ended("n0", "aborted"), abort=abort(fault.value)), now_s=NOW_S)
