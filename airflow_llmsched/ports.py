@@ -130,5 +130,11 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield objects whose key starts with ``prefix``, in key order."""
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names directly below ``prefix`` (empty, or ending with a slash) that hold objects, in order.
+
+        What lies deeper is not listed, so that this costs as much as there are names.
+        """
+
     def delete(self, key: str) -> None:
         """Delete; silent when absent."""

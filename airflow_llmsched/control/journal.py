@@ -1,13 +1,17 @@
 """A run's journal: numbered create-only records on an object store, which is compare-and-swap by number on every store.
 
 A record holds the events of one step of the run, so that they become durable together. Whoever appends says which
-number the record gets; if someone else was first, the loser reads again and thinks again. Nothing is ever overwritten
-but the summary, which exists so that runs can be listed without reading their journals.
+number the record gets; if someone else was first, the loser reads again and thinks again.
+
+So that a run of months stays small, old records are copied into create-only bundles and only then deleted. That frees
+their numbers in the store but not in the journal: whoever appends looks afterwards whether a bundle already speaks for
+the number, and takes the record back if so. Only summary and snapshot are ever overwritten, and both can be made anew
+from the records: one lists runs without reading their journals, the other spares reading a long journal from its start.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,19 +19,27 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
-from airflow_llmsched.control.events import EVENT_KINDS, AnyEvent, Event
+from airflow_llmsched.control.events import AnyEvent
+from airflow_llmsched.control.journal_format import (
+    FORMAT_VERSION,
+    JournalError,
+    Record,
+    decode_bundle,
+    decode_record,
+    encode_bundle,
+    encode_record,
+)
 from airflow_llmsched.domain.identity import RunKey
-from airflow_llmsched.errors import DataError, ObjectExistsError, ObjectMissingError, TransientError
+from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, TransientError
 from airflow_llmsched.ports import ObjectStore
 
-FORMAT_VERSION = 1
+__all__ = ["FORMAT_VERSION", "Journal", "JournalError", "JournalRaceError", "RunSummary", "list_runs", "run_keys"]
+
+BUNDLE_SIZE = 256
+"""Records of one bundle. The newest 256 to 511 records are never bundled."""
 
 _RECORD_NAME = re.compile(r"\d{8}\.json")
-_SUMMARY_KEY = re.compile(r"runs/[^/]+/summary\.json")
-
-
-class JournalError(DataError):
-    """Repair the journal or use the package that wrote it: a record is missing, damaged or of another format."""
+_BUNDLE_NAME = re.compile(r"(\d{8})-(\d{8})\.json")
 
 
 class JournalRaceError(TransientError):
@@ -60,9 +72,13 @@ class Journal:
     def __init__(self, store: ObjectStore, run_key: RunKey) -> None:
         self._store = store
         self.run_key = run_key
-        self._prefix = f"runs/{run_key}/journal/"
-        self._read: list[tuple[AnyEvent, ...]] = []
-        self._summary_key = f"runs/{run_key}/summary.json"
+        folder = f"runs/{run_key}"
+        self._prefix = f"{folder}/journal/"
+        self._bundle_prefix = f"{folder}/bundles/"
+        self._summary_key = f"{folder}/summary.json"
+        self._snapshot_key = f"{folder}/snapshot.json"
+        self._known: dict[int, Record] = {}
+        self._bundles: tuple[tuple[int, int], ...] = ()
 
     def read(self) -> tuple[AnyEvent, ...]:
         """Return all events in order; empty when nothing was ever recorded.
@@ -73,11 +89,26 @@ class Journal:
         """
         return tuple(event for record in self.records() for event in record)
 
-    def records(self) -> tuple[tuple[AnyEvent, ...], ...]:
-        """Return the events of each record; the next one's number is the count plus 1. Raises like :meth:`read`."""
-        for number in range(len(self._read) + 1, self._count() + 1):
-            self._read.append(self._events(number))
-        return tuple(self._read)
+    def records(self, *, after: int = 0) -> tuple[Record, ...]:
+        """Return the events of each record whose number is larger than ``after``. Raises like :meth:`read`."""
+        numbers = range(after + 1, self.num_records() + 1)
+        return tuple(self._record(number) for number in numbers)
+
+    def num_records(self) -> int:
+        """Return how many records there are; the next one's number is 1 more. Raises like :meth:`read`."""
+        numbers = self._single_numbers()
+        if numbers and numbers[-1] == len(numbers):
+            return len(numbers)
+        # Bundles are listed after the records: what was bundled in between is then seen twice rather than not at all.
+        covered = self._look_for_bundles()
+        newest = max(numbers, default=covered)
+        missing = sorted(set(range(covered + 1, newest + 1)) - set(numbers))
+        if missing:
+            raise JournalError(
+                f"{self._where(self._key(missing[0]))} is missing although later records exist: restore it from a "
+                f"backup ({len(missing)} missing of {newest})"
+            )
+        return max(newest, covered)
 
     def append(self, events: Sequence[AnyEvent], *, number: int) -> None:
         """Write ``events`` durably as record ``number``, counted from 1.
@@ -86,14 +117,29 @@ class Journal:
             JournalRaceError: that number is taken.
             StoreError: whether it was written is unknown; read the journal again.
         """
-        record = {"v": FORMAT_VERSION, "number": number, "events": codec.to_plain(tuple(events), tuple[Event, ...])}
         key = self._key(number)
         try:
-            self._store.create(key, json.dumps(record, separators=(",", ":")).encode())
+            self._store.create(key, encode_record(events, number=number))
         except ObjectExistsError as error:
-            raise JournalRaceError(
-                f"{self._where(key)} is already there: another worker goes on with run {self.run_key}"
-            ) from error
+            raise self._race(key) from error
+        if number <= self._look_for_bundles():
+            self._store.delete(key)  # nobody reads it: the bundle has spoken for this number since before
+            raise self._race(key)
+        self._known[number] = tuple(events)
+        if number % BUNDLE_SIZE == 0:
+            with contextlib.suppress(TransientError, JournalError):  # the record is safe, and tidying can wait
+                self.compact()
+
+    def compact(self) -> None:
+        """Bundle old records and delete what is bundled. Safe to repeat, to race and to die in. Raises like read."""
+        count = self.num_records()
+        covered = self._look_for_bundles()
+        while count - covered >= 2 * BUNDLE_SIZE:
+            self._bundle(covered + 1, covered + BUNDLE_SIZE)
+            covered = self._look_for_bundles()
+        for number in self._single_numbers():
+            if number <= covered:
+                self._store.delete(self._key(number))
 
     def write_summary(self, summary: RunSummary) -> None:
         """Overwrite the run's summary. Raises ``StoreError``."""
@@ -106,67 +152,112 @@ class Journal:
         except ObjectMissingError:
             return None
 
-    def _count(self) -> int:
+    def write_snapshot(self, data: bytes) -> None:
+        """Overwrite the run's snapshot (see ``control.snapshots``). Raises ``StoreError``."""
+        self._store.put(self._snapshot_key, data)
+
+    def read_snapshot(self) -> bytes | None:
+        """Return the run's snapshot as it was written, None when it has none. Raises ``StoreError``."""
+        try:
+            return self._store.get(self._snapshot_key)
+        except ObjectMissingError:
+            return None
+
+    def _single_numbers(self) -> list[int]:
         numbers = []
         for info in self._store.list(self._prefix):
             name = info.key.removeprefix(self._prefix)
             if not _RECORD_NAME.fullmatch(name):
                 raise JournalError(f"{self._where(info.key)} is no journal record: move it out of the journal")
             numbers.append(int(name.removesuffix(".json")))
-        missing = sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers))
-        if missing:
-            raise JournalError(
-                f"{self._where(self._key(missing[0]))} is missing although later records exist: restore it from a "
-                f"backup ({len(missing)} missing of {max(numbers)})"
-            )
-        return len(numbers)
+        return numbers
 
-    def _events(self, number: int) -> tuple[AnyEvent, ...]:
+    def _look_for_bundles(self) -> int:
+        """Return the number up to which bundles hold the records, 0 when there are none."""
+        found = []
+        for info in self._store.list(self._bundle_prefix):
+            match = _BUNDLE_NAME.fullmatch(info.key.removeprefix(self._bundle_prefix))
+            if match is None:
+                raise JournalError(f"{self._where(info.key)} is no bundle of records: move it out of the journal")
+            found.append((int(match[1]), int(match[2])))
+        covered = 0
+        for first, last in found:
+            if first != covered + 1 or last < first:
+                raise JournalError(
+                    f"the bundle of {self._where(self._bundle_prefix)} with record {covered + 1} is missing although "
+                    f"record {first} is bundled: restore it from a backup"
+                )
+            covered = last
+        self._bundles = tuple(found)
+        return covered
+
+    def _bundle(self, first: int, last: int) -> None:
+        """Copy records into a bundle. Of two that do it at once one wins, and both would have written the same."""
+        records = [self._record(number) for number in range(first, last + 1)]
+        with contextlib.suppress(ObjectExistsError):
+            self._store.create(self._bundle_key(first, last), encode_bundle(records, first=first))
+        self._read_bundle(first, last)  # before anything is deleted
+
+    def _record(self, number: int) -> Record:
+        if number not in self._known:
+            self._load(number)
+        return self._known[number]
+
+    def _load(self, number: int) -> None:
         key = self._key(number)
-        where = self._where(key)
+        if not self._load_bundled(number):
+            try:
+                data = self._store.get(key)
+            except ObjectMissingError as error:
+                self._look_for_bundles()  # it may have been bundled since it was listed
+                if not self._load_bundled(number):
+                    raise JournalError(
+                        f"{self._where(key)} vanished while the journal was read: restore it from a backup"
+                    ) from error
+            else:
+                self._known[number] = decode_record(data, number=number, where=self._where(key))
+
+    def _load_bundled(self, number: int) -> bool:
+        for first, last in self._bundles:
+            if first <= number <= last:
+                self._read_bundle(first, last)
+                return True
+        return False
+
+    def _read_bundle(self, first: int, last: int) -> None:
+        key = self._bundle_key(first, last)
         try:
-            record = json.loads(self._store.get(key))
+            data = self._store.get(key)
         except ObjectMissingError as error:
-            raise JournalError(f"{where} vanished while the journal was read: restore it from a backup") from error
-        except ValueError as error:
-            raise JournalError(f"{where} is not JSON: restore it from a backup ({error})") from error
-        if not isinstance(record, dict) or record.get("v") != FORMAT_VERSION:
-            version = record.get("v") if isinstance(record, dict) else None
-            raise JournalError(
-                f"{where} has format version {version!r}, this package reads {FORMAT_VERSION}: use the version of the "
-                "package that wrote it"
-            )
-        _check_kinds(where, record)
-        try:
-            events: tuple[AnyEvent, ...] = codec.from_plain(tuple[Event, ...], record.get("events"))
-        except ValidationError as error:
-            raise JournalError(f"{where} is damaged: restore it from a backup ({error})") from error
-        if record.get("number") != number:
-            raise JournalError(f"{where} says it is record {record.get('number')!r}: restore it from a backup")
-        return events
+            raise JournalError(f"{self._where(key)} vanished: restore it from a backup") from error
+        records = decode_bundle(data, first=first, last=last, where=self._where(key))
+        self._known.update(enumerate(records, start=first))
+
+    def _race(self, key: str) -> JournalRaceError:
+        return JournalRaceError(f"{self._where(key)} is already there: another worker goes on with run {self.run_key}")
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}{number:08d}.json"
+
+    def _bundle_key(self, first: int, last: int) -> str:
+        return f"{self._bundle_prefix}{first:08d}-{last:08d}.json"
 
     def _where(self, key: str) -> str:
         return f"{self._store.uri}/{key}"
 
 
+def run_keys(store: ObjectStore) -> Iterator[RunKey]:
+    """Yield the key of every run that has anything below the state root, in order. Raises ``StoreError``."""
+    for name in store.folders("runs/"):
+        yield RunKey(name)
+
+
 def list_runs(store: ObjectStore) -> Iterator[RunSummary]:
-    """Yield the summary of every run below the state root. Raises ``StoreError``, ``JournalError``."""
-    for info in store.list("runs/"):
-        if _SUMMARY_KEY.fullmatch(info.key):
-            yield _parse_summary(f"{store.uri}/{info.key}", store.get(info.key))
-
-
-def _check_kinds(where: str, record: dict[str, object]) -> None:
-    events = record.get("events")
-    for event in events if isinstance(events, list) else []:
-        kind = event.get("kind") if isinstance(event, dict) else None
-        if kind not in EVENT_KINDS:
-            raise JournalError(
-                f"{where} holds an event of unknown kind {kind!r}: a newer package wrote it; use that version"
-            )
+    """Yield the summary of every run that has one. Raises ``StoreError``, ``JournalError``."""
+    for key in run_keys(store):
+        summary = Journal(store, key).read_summary()
+        if summary is not None:
+            yield summary
 
 
 def _parse_summary(where: str, data: bytes) -> RunSummary:

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control import history
+from airflow_llmsched.control import history, snapshots
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
 from airflow_llmsched.control.effects import Effects
 from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSummary
-from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands, fold
+from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.control.spending import used_up_at_s
@@ -26,13 +26,18 @@ from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.ledger import Span
-from airflow_llmsched.errors import CouldNotLookError, StoreError
+from airflow_llmsched.errors import CouldNotLookError, StoreError, TransientError
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
 
 T = TypeVar("T")
 
 MAX_RACES = 20
 """Appends a driver may lose in one call. Each loss means that another worker moved the run on, so more is a fault."""
+
+
+class MovedOnError(TransientError):
+    """Judge the run again: it was to be ended as it had been seen, and it is not like that any more."""
+
 
 _OWNS_GANG = frozenset({RunPhase.LAUNCHING, RunPhase.WATCHING, RunPhase.RECOVERING, RunPhase.ENDING})
 _EFFECTFUL = (cmd.StopOthers, cmd.Launch, cmd.StopGang, cmd.CancelRun)
@@ -43,25 +48,34 @@ class _Session:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        records = journal.records()
-        self.events: list[ev.AnyEvent] = [event for record in records for event in record]
-        self._next_number = len(records) + 1
+        rebuilt = snapshots.rebuild(journal)
+        self.state = rebuilt.state
+        self.num_records = rebuilt.number
+        self._snapshot_number = rebuilt.snapshot_number
         self._pending: list[ev.AnyEvent] = []
-        self.state = fold(journal.run_key, self.events)
+
+    def events(self) -> tuple[ev.AnyEvent, ...]:
+        """Return everything that led to this state. Reads the whole journal, which may be long."""
+        records = self._journal.records()[: self.num_records]
+        return (*(event for record in records for event in record), *self._pending)
 
     def record(self, *events: ev.AnyEvent) -> None:
         """Advance by ``events``; durable after the next :meth:`flush`."""
         for event in events:
             self.state, _ = advance(self.state, event)
-            self.events.append(event)
             self._pending.append(event)
 
     def flush(self) -> None:
         """Make all recorded events durable, together. Raises ``JournalRaceError``, ``StoreError``."""
-        if self._pending:
-            self._journal.append(self._pending, number=self._next_number)
-            self._next_number += 1
-            self._pending = []
+        if not self._pending:
+            return
+        last = tuple(self._pending)
+        self._journal.append(last, number=self.num_records + 1)
+        self.num_records += 1
+        self._pending = []
+        if self.num_records - self._snapshot_number >= snapshots.SNAPSHOT_EVERY:
+            snapshots.keep(self._journal, self.state, number=self.num_records, last=last)
+            self._snapshot_number = self.num_records
 
 
 class RunDriver:
@@ -128,13 +142,18 @@ class RunDriver:
         self._attempt(self._finish_cancel)
         return True
 
-    def release(self, reason: str = "teardown") -> tuple[str, ...]:
+    def release(self, reason: str = "teardown", *, num_records: int | None = None) -> tuple[str, ...]:
         """End the run whoever owns it, and stop whatever lives under its key. Returns what was stopped.
 
         Reads only the journal and the engine. Idempotent: the second time finds nothing to do and records nothing.
+        With ``num_records`` it ends only what a caller judged who had read that many records: if the run has moved on
+        since, nothing is recorded or stopped, and gangs launched since are left alone.
+
+        Raises:
+            MovedOnError: the journal has more records than ``num_records``.
         """
         started_at_s = self._clock.now_s()
-        through = self._attempt(lambda session: self._end_for_release(session, reason))
+        through = self._attempt(lambda session: self._end_for_release(session, reason, num_records))
         stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live(through=through))
         self._attempt(lambda session: self._record_release(session, started_at_s, stopped))
         return stopped
@@ -217,8 +236,10 @@ class RunDriver:
             session.flush()
         return True
 
-    def _end_for_release(self, session: _Session, reason: str) -> AttemptKey | None:
+    def _end_for_release(self, session: _Session, reason: str, num_records: int | None) -> AttemptKey | None:
         """Return the last attempt there is to stop; None, for all that can be found, when the journal knows none."""
+        if num_records is not None and session.num_records != num_records:
+            raise MovedOnError(f"run {session.state.run} has moved on since it was judged: judge it again")
         phase = session.state.phase
         if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
@@ -235,8 +256,11 @@ class RunDriver:
         return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)
 
     def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str]) -> None:
-        if session.state.phase is RunPhase.NEW or (session.state.released and not stopped):
+        state = session.state
+        if state.phase is RunPhase.NEW or (state.released and not stopped):
             return
+        if not state.phase.terminal:
+            return  # someone has gone on with the run meanwhile: it is not released
         if any(isinstance(event, ev.Released) and event.at_s >= started_at_s for event in self._journal.read()):
             return  # by another teardown at the same time, which stopped the same gangs
         session.record(ev.Released(at_s=self._clock.now_s(), started_at_s=started_at_s, stopped=tuple(stopped)))
@@ -311,7 +335,7 @@ class RunDriver:
         """Return when the run must end, and for want of what."""
         time_s, max_usd = self._context.deadline_s, self._context.workload.budget.max_usd
         if max_usd is not None:
-            launches = history.attempts(session.events)
+            launches = history.attempts(session.events())
             money_s = used_up_at_s(launches, max_usd=max_usd, now_s=self._clock.now_s())
             if money_s is not None and (time_s is None or money_s < time_s):
                 return money_s, ev.DeadlineCause.MONEY

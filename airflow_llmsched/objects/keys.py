@@ -26,6 +26,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def check_folder(prefix: str) -> str:
+    """Return ``prefix`` when it names a folder: empty for the root, or ending with a slash. Raises ``SpecError``."""
+    if prefix and not prefix.endswith("/"):
+        raise SpecError(path="prefix", value=prefix, hint="must be empty or end with a slash to name a folder")
+    return check_prefix(prefix)
+
+
 def _check_parts(key: str, parts: list[str]) -> None:
     problem = None
     if len(_utf8(key)) > _MAX_KEY_BYTES:

@@ -6,11 +6,11 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, StoreError
-from airflow_llmsched.objects.keys import TEMP_PREFIX, check_key, check_prefix
+from airflow_llmsched.objects.keys import TEMP_PREFIX, check_folder, check_key, check_prefix
 from airflow_llmsched.ports import ObjectInfo
 
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -76,6 +76,18 @@ class LocalStore:
         folder, slash, _ = check_prefix(prefix).rpartition("/")
         return self._walk(self._root / folder, folder + slash, prefix)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names directly below ``prefix`` that hold objects, in order. Raises ``StoreError``.
+
+        Each is searched only until its first object is found; an emptied folder is none.
+        """
+        folder = self._root / check_folder(prefix)
+        return (
+            entry.name
+            for entry, is_folder in sorted(self._scan(folder, prefix), key=lambda row: row[0].name)
+            if is_folder and not entry.name.startswith(TEMP_PREFIX) and self._holds_objects(entry, prefix)
+        )
+
     def delete(self, key: str) -> None:
         """Delete; silent when absent. Raises ``StoreError``."""
         path = self._path(key)
@@ -110,16 +122,24 @@ class LocalStore:
         except OSError as error:
             raise self._store_error("write", key, error) from error
 
-    def _walk(self, folder: Path, folder_key: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _holds_objects(self, entry: os.DirEntry[str], prefix: str) -> bool:
+        key = f"{prefix}{entry.name}/"
+        return next(self._walk(Path(entry.path), key, key), None) is not None
+
+    def _scan(self, folder: Path, prefix: str) -> Sequence[tuple[os.DirEntry[str], bool]]:
+        """Return a folder's entries and whether each is a folder itself; none when it is absent."""
         try:
-            entries = [(entry, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder)]
+            return [(entry, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder)]
         except FileNotFoundError:
-            return
+            return []
         except NotADirectoryError:
             self._require_folder_root("list", prefix)
-            return
+            return []
         except OSError as error:
             raise self._store_error("list", prefix, error) from error
+
+    def _walk(self, folder: Path, folder_key: str, prefix: str) -> Iterator[ObjectInfo]:
+        entries = self._scan(folder, prefix)
         # "a-b" comes before "a/b", so a folder sorts with its slash.
         for key, entry, is_folder in sorted(
             ((folder_key + entry.name + "/" * is_folder, entry, is_folder) for entry, is_folder in entries),

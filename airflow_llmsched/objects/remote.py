@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
 from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, SpecError, StoreError
-from airflow_llmsched.objects.keys import check_key, check_prefix
+from airflow_llmsched.objects.keys import check_folder, check_key, check_prefix
 from airflow_llmsched.objects.uris import check_bucket_uri
 from airflow_llmsched.ports import ObjectInfo
 
@@ -104,6 +104,15 @@ class RemoteStore:
         except ObjectMissingError as error:  # an absent bucket, in the words of some stores
             raise StoreError(str(error)) from error
         return iter(sorted((row for row in rows if row.key.startswith(prefix)), key=lambda row: row.key))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names directly below ``prefix`` that hold objects, in order. Raises ``StoreError``."""
+        folder = check_folder(prefix).rstrip("/")
+        try:
+            listed = self._call("list", prefix, lambda: obstore.list_with_delimiter(self._store, prefix=folder or None))
+        except ObjectMissingError as error:  # an absent bucket, in the words of some stores
+            raise StoreError(str(error)) from error
+        return iter(sorted(path.removeprefix(prefix).rstrip("/") for path in listed["common_prefixes"]))
 
     def delete(self, key: str) -> None:
         """Delete; silent when absent. Raises ``StoreError``."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
+from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.dataset import DatasetManifest
 from airflow_llmsched.domain.gang import GangSpec, Launcher
 from airflow_llmsched.domain.identity import AttemptKey
@@ -35,7 +36,7 @@ STOP_GRACE_S = 5.0
 
 def trained_checkpoint(scope: RunScope) -> str:
     """Return the path of the checkpoint that training ended with. Raises ``DataError`` when there is none."""
-    state = fold(scope.run_key, Journal(scope.store(), scope.run_key).read())
+    state = rebuild(Journal(scope.store(), scope.run_key)).state
     if state.phase is not RunPhase.SUCCEEDED:
         raise DataError(f"run {scope.run_key} is {state.phase}, not succeeded: let RunGangOperator finish first")
     if state.checkpoint is None:

@@ -21,7 +21,7 @@ def note_spans(scope: RunScope, *spans: Span) -> None:
     for races_left in reversed(range(MAX_RACES if kept else 0)):
         events = [SpanNoted(at_s=time.time(), span=span) for span in kept]
         try:
-            journal.append(events, number=len(journal.records()) + 1)
+            journal.append(events, number=journal.num_records() + 1)
         except JournalRaceError:
             if not races_left:
                 raise

@@ -117,6 +117,25 @@ class ObjectStoreContract:
         assert [info.num_bytes for info in store.list("a/b/")] == [5]
         assert list(store.list("c")) == []
 
+    def test_folders_are_the_names_one_level_down(self, store: ObjectStore) -> None:
+        for key in ("top", "runs/b/summary.json", "runs/b/channel/x/up/n0", "runs/a-b/1", "runs/a/deep/er/1", "runs/x"):
+            store.put(key, b"1")
+        assert list(store.folders("runs/")) == ["a", "a-b", "b"]
+        assert list(store.folders("")) == ["runs"]
+        assert list(store.folders("runs/b/")) == ["channel"]
+        assert list(store.folders("runs/x/")) == []
+        assert list(store.folders("nowhere/")) == []
+
+    def test_folder_whose_objects_were_deleted_is_none(self, store: ObjectStore) -> None:
+        store.put("runs/a/1", b"")
+        store.delete("runs/a/1")
+        assert list(store.folders("runs/")) == []
+
+    @pytest.mark.parametrize("prefix", ["runs", "/", "a//", "../", "a/../b/"])
+    def test_what_names_no_folder_is_refused(self, store: ObjectStore, prefix: str) -> None:
+        with pytest.raises(SpecError):
+            list(store.folders(prefix))
+
     def test_list_tells_when_an_object_was_written(self, store: ObjectStore) -> None:
         store.put("k", b"1")
         (first,) = store.list("")
@@ -208,6 +227,9 @@ class ObjectStoreContract:
             for prefix in ("", "j", "j/", "j/0000", "k/a"):
                 found = [(info.key, info.num_bytes) for info in store.list(prefix)]
                 assert found == sorted((key, len(data)) for key, data in model.items() if key.startswith(prefix))
+            for prefix in ("", "j/", "k/"):
+                below = {key.removeprefix(prefix) for key in model if key.startswith(prefix)}
+                assert list(store.folders(prefix)) == sorted({name.split("/")[0] for name in below if "/" in name})
             for key, data in model.items():
                 assert store.get(key) == data
 

@@ -53,6 +53,10 @@ class CrashingStore:
         found: Iterator[ObjectInfo] = self._inner.list(prefix)
         return found
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        names: Iterator[str] = self._inner.folders(prefix)
+        return names
+
     def delete(self, key: str) -> None:
         self._inner.delete(key)
 

@@ -40,5 +40,9 @@ class MemoryStore:
             if key.startswith(prefix):
                 yield ObjectInfo(key=key, num_bytes=len(self.objects[key]), modified_s=0.0)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        below = (key.removeprefix(prefix) for key in self.objects if key.startswith(prefix))
+        yield from sorted({name.partition("/")[0] for name in below if "/" in name})
+
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
