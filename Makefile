@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.demo ## Pretrain a small model for real, preemption included; UI=1 leaves Airflow up afterwards
@@ -33,6 +33,10 @@ test: $(VENV)/.dev ## Run all tests
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack and not torch"
+
+.PHONY: bench-journal
+bench-journal: $(VENV)/.dev ## Measure a run's journal after 90 simulated days; results in bench/results/journal.json
+	$(BIN)/python -m tests.bench.journal
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, types and layers

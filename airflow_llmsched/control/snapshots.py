@@ -11,8 +11,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from airflow_llmsched import __version__, codec
 from airflow_llmsched.control.events import Event
 from airflow_llmsched.control.journal import Journal
@@ -71,10 +69,10 @@ def _rebuilt(state: RunState, snapshot_number: int, records: tuple[Record, ...])
 
 def _read(journal: Journal) -> _Snapshot | None:
     """Return the snapshot if it is whole, of this package, and of this run; else None."""
-    with contextlib.suppress(StoreError, ValueError, KeyError, TypeError, ValidationError):
+    with contextlib.suppress(StoreError, ValueError, KeyError, TypeError):
         envelope = json.loads(journal.read_snapshot() or b"null")
         ours = (envelope["v"], envelope["package"]) == (SNAPSHOT_VERSION, __version__)
-        if ours and _text_sha256(envelope["body"]) == envelope["sha256"]:
+        if ours and _text_sha256(str(envelope["body"])) == envelope["sha256"]:
             snapshot = codec.from_json(_Snapshot, envelope["body"])
             return snapshot if snapshot.state.run == journal.run_key and snapshot.number >= 1 else None
     return None
