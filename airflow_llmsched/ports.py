@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
-from airflow_llmsched.domain.gang import GangHandle, GangSpec, GangStatus, LaunchRequest
+from airflow_llmsched.domain.gang import FoundGang, GangHandle, GangSpec, GangStatus, LaunchRequest
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
@@ -51,6 +51,12 @@ class Engine(Protocol):
     def find(self, key: RunKey) -> Sequence[GangHandle]:
         """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
 
+    def find_all(self) -> Sequence[FoundGang]:
+        """Return every gang that has not ended, of whatever run and deployment, oldest first.
+
+        Raises ``CouldNotLookError``.
+        """
+
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
         """Return the status of each handle by one native call. Raises ``CouldNotLookError``."""
 
@@ -78,6 +84,19 @@ class RunChannel(Protocol):
 
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s``; later ones fence themselves."""
+
+
+class ChannelWitness(Protocol):
+    """What both ends of one attempt's channel last said, for whoever judges a gang that nobody may be watching."""
+
+    def lease_until_s(self) -> float | None:
+        """Return until when control has let agents keep their ranks (Unix seconds), None if it never said.
+
+        Raises ``CouldNotLookError``, also for what cannot be understood.
+        """
+
+    def last_sign_s(self) -> float | None:
+        """Return when an agent last reported (Unix seconds), None before the first. Raises ``CouldNotLookError``."""
 
 
 class PlacementSolver(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from airflow_llmsched.cli import plan_commands, report_commands, spec_commands
+from airflow_llmsched.cli import plan_commands, reap_commands, report_commands, spec_commands
 
 app = typer.Typer(
     name="llmsched",
@@ -15,5 +15,6 @@ app = typer.Typer(
 
 app.command("check")(spec_commands.check)
 app.command("plan")(plan_commands.plan)
+app.command("reap")(reap_commands.reap)
 app.command("report")(report_commands.report_command)
 app.command("schema")(spec_commands.schema)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.checkpoint import CheckpointRef, VerifyDepth
+from airflow_llmsched.domain.gang import GangOrigin
 from airflow_llmsched.domain.health import Fault
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.plan import Plan
@@ -19,7 +20,8 @@ class RunContext:
     """The caller's side of a run. ``generation`` is the caller's count, which a clear advances and a retry does not.
 
     ``owner`` names who acts (a task-instance id): ``cancel`` by any other than the last to ``start`` does nothing.
-    ``command`` and ``environment`` are what every rank runs with; ``checkpoint_root`` is where the trainer saves.
+    ``origin`` is what its gangs say of themselves. ``command`` and ``environment`` are what every rank runs with;
+    ``checkpoint_root`` is where the trainer saves.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
     has (None: exit 0 is success). ``deadline_s`` is absolute, in Unix seconds. A run waits up to ``capacity_wait_s``
     for what it needs.
@@ -36,6 +38,7 @@ class RunContext:
     num_steps: int | None = None
     deadline_s: float | None = None
     owner: str = ""
+    origin: GangOrigin | None = None
     dag_id: str = ""
     run_id: str = ""
     poll_interval_s: float = 2.0

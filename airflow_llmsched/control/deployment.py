@@ -40,6 +40,17 @@ def deployment_id(store: ObjectStore, *, propose: Callable[[], str] = lambda: st
     return _read(store)
 
 
+def known_deployment_id(store: ObjectStore) -> str:
+    """Return the id of the deployment whose state root ``store`` is, and make none.
+
+    Raises ``StoreError``, and ``DataError`` when there is no deployment here, or its record is damaged.
+    """
+    try:
+        return _read(store)
+    except ObjectMissingError as error:
+        raise DataError(f"{store.uri} is no state root: no run was ever opened there; give the right one") from error
+
+
 def _read(store: ObjectStore) -> str:
     data = store.get(DEPLOYMENT_OBJECT)
     try:

@@ -49,4 +49,5 @@ def build_gang(
         grace_s=launcher.grace_s,
         flush_interval_s=context.flush_interval_s,
         lease_s=context.lease_s,
+        origin=context.origin,
     )

@@ -244,7 +244,7 @@ class RunDriver:
         if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
             session.flush()
-        return None if phase is RunPhase.NEW else session.state.key
+        return None if phase is RunPhase.NEW and num_records is None else session.state.key
 
     def _finish_cancel(self, session: _Session) -> tuple[str, ...]:
         """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation."""

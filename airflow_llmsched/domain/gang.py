@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement
 
@@ -40,12 +40,27 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangOrigin:
+    """Whose a gang is, as it says itself: that holds when every record of it is gone, or was never ours.
+
+    ``run`` is the run it serves; an evaluation's gang has a key of its own beside. ``dag_id`` and ``run_id`` are empty
+    where no DAG run asked for it.
+    """
+
+    deployment_id: str
+    run: RunKey
+    dag_id: str = ""
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
     """What to launch. ``command`` is an argument list for each rank and never meets a shell.
 
     ``environment`` holds plain settings only; secrets travel by reference. ``channel_root`` is where agents report and
     take orders; ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for ever). Once a
     rank has exited 0, the others must follow within ``exit_grace_s``, or the gang has failed: that rank left early.
+    ``origin`` travels with the gang, so that the reaper never takes another deployment's for one of ours.
     """
 
     key: AttemptKey
@@ -60,6 +75,7 @@ class GangSpec:
     flush_interval_s: float = 0.5
     lease_s: float | None = None
     exit_grace_s: float = 60.0
+    origin: GangOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,20 @@ class GangHandle:
     engine: str
     key: AttemptKey
     native_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundGang:
+    """A live gang as an engine lists it. ``origin`` is None for one that was launched without.
+
+    ``agents_seen_at_s`` is when its agents last gave a sign that the engine itself saw (None: it sees none).
+    """
+
+    handle: GangHandle
+    channel_root: str
+    submitted_at_s: float
+    origin: GangOrigin | None = None
+    agents_seen_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

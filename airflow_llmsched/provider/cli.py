@@ -15,6 +15,7 @@ def get_cli_commands() -> list[GroupCommand]:
         ActionCommand(name="check", help="Check a workload spec", func=_forward("check"), args=(_REST,)),
         ActionCommand(name="schema", help="Print the JSON Schema of a spec", func=_forward("schema"), args=(_REST,)),
         ActionCommand(name="plan", help="Plan a workload without starting it", func=_forward("plan"), args=(_REST,)),
+        ActionCommand(name="reap", help="Stop gangs that outlived their runs", func=_forward("reap"), args=(_REST,)),
         ActionCommand(name="report", help="Summarise a finished run", func=_forward("report"), args=(_REST,)),
     ]
     return [GroupCommand(name="llmsched", help="Plan, check and report pretraining runs", subcommands=commands)]

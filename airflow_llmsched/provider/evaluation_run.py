@@ -165,6 +165,7 @@ def _gang(
         start_limit_s=spec.launcher.start_limit_s,
         grace_s=spec.launcher.grace_s,
         lease_s=settings.lease_s,
+        origin=scope.origin,
     )
 
 

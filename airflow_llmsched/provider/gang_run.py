@@ -88,6 +88,7 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         num_steps=spec.num_steps,
         deadline_s=settings.deadline_s,
         owner=settings.owner,
+        origin=scope.origin,
         dag_id=scope.dag_id,
         run_id=scope.run_id,
         poll_interval_s=settings.poll_interval_s,

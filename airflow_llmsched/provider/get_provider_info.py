@@ -65,6 +65,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_OPERATORS}.gang",
                     f"{_OPERATORS}.evaluation",
                     f"{_OPERATORS}.release",
+                    f"{_OPERATORS}.reap",
                     f"{_OPERATORS}.report",
                 ],
             }

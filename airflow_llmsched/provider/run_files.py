@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
+from airflow_llmsched.control import closing
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import DataError, ObjectMissingError
@@ -16,7 +17,7 @@ from airflow_llmsched.provider.run_scope import RunScope
 
 T = TypeVar("T")
 
-SPEC_FILE = "spec.json"
+SPEC_FILE = closing.SPEC_FILE
 PLAN_FILE = "plan.json"
 EVALUATION_FILE = "evaluation.json"
 DATASET_FILE = "dataset.json"

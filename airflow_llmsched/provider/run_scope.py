@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.control.deployment import deployment_id
+from airflow_llmsched.domain.gang import GangOrigin
 from airflow_llmsched.domain.identity import RunKey, derive_run_key
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import ObjectStore
@@ -24,6 +25,7 @@ class RunScope:
     run_id: str
     task_group_id: str
     started_at_s: float
+    deployment_id: str = ""
 
     @property
     def directory(self) -> Path:
@@ -36,6 +38,11 @@ class RunScope:
         return derive_run_key(
             deployment_id=self.run_key, dag_id="", run_id="", run_after="", task_group_id="evaluation", map_index=-1
         )
+
+    @property
+    def origin(self) -> GangOrigin:
+        """What every gang of this run says of itself."""
+        return GangOrigin(deployment_id=self.deployment_id, run=self.run_key, dag_id=self.dag_id, run_id=self.run_id)
 
     def store(self) -> ObjectStore:
         """Open the deployment's object store."""
@@ -53,8 +60,9 @@ def scope_of(context: Mapping[str, Any], *, run_scope: str | None = None) -> Run
     group_id = run_scope if run_scope is not None else (group.group_id or "" if group is not None else "")
     root = state_root()
     started = dag_run.start_date or dag_run.run_after
+    deployment = deployment_id(open_store(root))
     key = derive_run_key(
-        deployment_id=deployment_id(open_store(root)),
+        deployment_id=deployment,
         dag_id=ti.dag_id,
         run_id=ti.run_id,
         run_after=dag_run.run_after.isoformat(),
@@ -68,6 +76,7 @@ def scope_of(context: Mapping[str, Any], *, run_scope: str | None = None) -> Run
         run_id=ti.run_id,
         task_group_id=group_id,
         started_at_s=started.timestamp(),
+        deployment_id=deployment,
     )
 
 

@@ -36,6 +36,7 @@ class SimLine:
         self._noticed: set[NodeId] = set()
         self._closed = False
         self._reported_at_s = float("-inf")
+        self.is_frozen = False
         self.stop_reason: str | None = None
         self.lease_until_s: float | None = None
 
@@ -61,6 +62,16 @@ class SimLine:
         self._marks.append(mark)
         self._ordered_checkpoint = False
 
+    def freeze(self) -> None:
+        """Agents stand still from now on, having said what they had to say."""
+        self._flush()
+        self.is_frozen = True
+
+    def last_sign_s(self) -> float | None:
+        """Return when agents last reported."""
+        self._flush()
+        return max((report.at_s for reports in self._reports.values() for report in reports[-1:]), default=None)
+
     def order_checkpoint(self) -> None:
         """Ask for a save at the next step boundary."""
         self._ordered_checkpoint = True
@@ -83,7 +94,7 @@ class SimLine:
 
     def _flush(self) -> None:
         gang = self._gang
-        if gang is None or self._closed:
+        if gang is None or self._closed or self.is_frozen:
             return
         at_s = gang.ended_at_s if gang.ended_at_s is not None else self._world.time_s
         if at_s == self._reported_at_s and not (self._steps or self._spans or self._marks):
@@ -145,7 +156,7 @@ class SimChannelHub:
 
 
 class SimChannel:
-    """``ports.RunChannel``: control's end."""
+    """``ports.RunChannel`` and ``ports.ChannelWitness``: control's end."""
 
     def __init__(self, hub: SimChannelHub, root: str) -> None:
         self._hub = hub
@@ -166,3 +177,11 @@ class SimChannel:
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s``."""
         self._hub.look(self._root).lease_until_s = until_s
+
+    def lease_until_s(self) -> float | None:
+        """Return until when agents may keep their ranks."""
+        return self._hub.look(self._root).lease_until_s
+
+    def last_sign_s(self) -> float | None:
+        """Return when agents last reported."""
+        return self._hub.look(self._root).last_sign_s()

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest, NodeStatus, RankEnd
+from airflow_llmsched.domain.gang import (
+    FoundGang,
+    GangHandle,
+    GangPhase,
+    GangSpec,
+    GangStatus,
+    LaunchRequest,
+    NodeStatus,
+    RankEnd,
+)
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
@@ -100,6 +109,20 @@ class SimEngine:
         self._look()
         return [gang.handle for gang in self._gangs.values() if gang.handle.key.run == key]
 
+    def find_all(self) -> Sequence[FoundGang]:
+        """Return every gang that has not ended, oldest first. Its agents give no sign but through the channel."""
+        self._look()
+        return [
+            FoundGang(
+                handle=gang.handle,
+                channel_root=gang.spec.channel_root,
+                submitted_at_s=gang.submitted_at_s,
+                origin=gang.spec.origin,
+            )
+            for gang in self._gangs.values()
+            if not gang.phase.ended
+        ]
+
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
         """Return the status of each handle; an unknown one is lost."""
         self._look()
@@ -166,6 +189,11 @@ class SimEngine:
         """Make every call fail with ``CouldNotLookError`` for a while."""
         self._blind_until_s = self._world.clock.now_s() + for_s
 
+    def freeze_agents(self, handle: GangHandle) -> None:
+        """Have the gang's agents stand still from now on: they neither report nor mind their lease. Ranks run on."""
+        self._world.advance()
+        self._hub.line(self._gangs[handle.key.name].spec.channel_root).freeze()
+
     def lose_answers(self, count: int) -> None:
         """Let the next ``count`` submissions succeed but seem to fail."""
         self._lose_answers = count
@@ -225,6 +253,8 @@ class SimEngine:
 
         def check() -> None:
             until_s = line.lease_until_s or 0.0
+            if line.is_frozen:
+                return  # agents that stand still fence nothing
             if gang.steady and self._world.time_s >= until_s:
                 fence(gang)
             elif gang.steady:

@@ -6,6 +6,7 @@ It reads ``up/<node>.jsonl`` and writes orders and lease to ``down/``; the other
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,14 @@ _MAX_READ_BYTES = 4 * 1024 * 1024
 """Per node and call. Whoever was away catches up in several reads, in bounded memory."""
 
 
+_MAX_LAST_LINE_BYTES = 64 * 1024
+
+
 class DirectoryChannel:
-    """A ``RunChannel``. Positions of its cursor are byte offsets. ``num_corrupt`` counts lines it had to skip."""
+    """A ``RunChannel`` and a ``ChannelWitness``. Positions of its cursor are byte offsets.
+
+    ``num_corrupt`` counts lines it had to skip.
+    """
 
     def __init__(self, channel_root: str) -> None:
         self._root = Path(channel_root)
@@ -60,6 +67,25 @@ class DirectoryChannel:
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s`` (Unix seconds)."""
         self._write("lease.json", {"v": _VERSION, "until_s": until_s})
+
+    def lease_until_s(self) -> float | None:
+        """Return until when agents may keep their ranks, None if that was never said. Raises ``CouldNotLookError``."""
+        path = self._root / "down" / "lease.json"
+        try:
+            lease = read_json(path)
+            return None if lease is None else float(lease["until_s"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CouldNotLookError(f"cannot read the lease {path}: {error}; try again") from error
+
+    def last_sign_s(self) -> float | None:
+        """Return when an agent last wrote, by its own clock or the file's, whichever is later; None before the first.
+
+        Reads only the end of each file. Raises ``CouldNotLookError``.
+        """
+        try:
+            return max((_last_sign_s(path) for path in self._files()), default=None)
+        except OSError as error:
+            raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
 
     def _files(self) -> list[Path]:
         up = self._root / "up"
@@ -96,6 +122,17 @@ class DirectoryChannel:
             write_json(path, value)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; try again") from error
+
+
+def _last_sign_s(path: Path) -> float:
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size_bytes - _MAX_LAST_LINE_BYTES))
+        lines, _ = whole_lines(file.read(), limit_bytes=_MAX_LAST_LINE_BYTES)
+        written_s = os.fstat(file.fileno()).st_mtime
+    reports = (_parse(line, node=path.stem) for line in reversed(lines))
+    last = next((report for report in reports if report is not None), None)
+    return written_s if last is None else max(written_s, last.at_s)
 
 
 def _parse(line: bytes, *, node: str) -> NodeReport | None:

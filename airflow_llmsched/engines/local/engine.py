@@ -10,7 +10,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest
+from airflow_llmsched.domain.gang import (
+    FoundGang,
+    GangHandle,
+    GangOrigin,
+    GangPhase,
+    GangSpec,
+    GangStatus,
+    LaunchRequest,
+)
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
@@ -69,6 +77,17 @@ class LocalEngine:
         mine = [each for each in keys if each.run == key]
         return [self._handle(each) for each in sorted(mine, key=lambda each: (each.generation, each.attempt))]
 
+    def find_all(self) -> Sequence[FoundGang]:
+        """Return every gang below ``root`` that has not ended, oldest first. Raises ``CouldNotLookError``."""
+        now_s = time.time()
+        with _looking("find"):
+            live = [
+                self._found(_parse(name))
+                for name in self._client.names()
+                if not self._status(self._handle(_parse(name)), now_s=now_s).phase.ended
+            ]
+        return sorted(live, key=lambda gang: (gang.submitted_at_s, gang.handle.native_id))
+
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
         """Return the status of each handle; one that never was is lost. Raises ``CouldNotLookError``."""
         now_s = time.time()
@@ -106,6 +125,18 @@ class LocalEngine:
 
     def _handle(self, key: AttemptKey) -> GangHandle:
         return GangHandle(engine=self.name, key=key, native_id=key.name)
+
+    def _found(self, key: AttemptKey) -> FoundGang:
+        request = self._client.request(key.name)
+        origin = request["body"].get("origin")
+        signs_s = [node.alive_at_s for node in self._client.facts(key.name).nodes if node.alive_at_s is not None]
+        return FoundGang(
+            handle=self._handle(key),
+            channel_root=request["body"]["channel_root"],
+            submitted_at_s=request["submitted_at_s"],
+            origin=None if origin is None else GangOrigin(**origin),
+            agents_seen_at_s=max(signs_s, default=None),
+        )
 
     def _status(self, handle: GangHandle, *, now_s: float) -> GangStatus:
         if not self._client.exists(handle.native_id):

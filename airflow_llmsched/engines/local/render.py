@@ -65,6 +65,7 @@ def _body(gang: GangSpec) -> dict[str, Any]:
         "exit_grace_s": gang.exit_grace_s,
         "flush_interval_s": gang.flush_interval_s,
         "lease_s": gang.lease_s,
+        "origin": None if gang.origin is None else dataclasses.asdict(gang.origin),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangSpec, Launcher
+from airflow_llmsched.domain.gang import GangOrigin, GangSpec, Launcher
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
@@ -33,6 +33,9 @@ def gang(**changes: Any) -> GangSpec:
             launcher=Launcher.TORCHRUN,
             environment={"LLMSCHED_DATASET": "/data/manifest.json", "A": "line one\nline two"},
             lease_s=90.0,
+            origin=GangOrigin(
+                deployment_id="3c9d", run=RunKey("ls-abcdefghij0123456789"), dag_id="pretrain", run_id="manual"
+            ),
         ),
         **changes,
     )

@@ -1,0 +1,30 @@
+"""What the reaper's task does on one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.control.deployment import deployment_id
+from airflow_llmsched.control.reaper import ReaperLimits
+from airflow_llmsched.control.reaping import Reaper
+from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.provider.airflow_word import ask_airflow
+from airflow_llmsched.provider.config import state_root
+from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.telemetry.channel import DirectoryChannel
+
+
+def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> Reaper:
+    """Return this deployment's reaper on one engine. Raises ``SpecError``, ``StoreError``."""
+    store = open_store(state_root())
+    return Reaper(
+        store=store,
+        deployment_id=deployment_id(store),
+        engine=open_engine(engine, engine_options),
+        open_witness=DirectoryChannel,
+        ask=ask_airflow,
+        clock=SystemClock(),
+        limits=limits,
+    )
