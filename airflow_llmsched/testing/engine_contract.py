@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, Launcher
+from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase, GangSpec, GangStatus, Launcher
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
@@ -158,6 +158,29 @@ class EngineContract:
     def test_find_of_an_unknown_run_is_empty(self, harness: EngineHarness) -> None:
         submit(harness, gang_of(harness, [HANGS]))
         assert list(harness.engine.find(RunKey("ls-never0submitted0here0"))) == []
+
+    def test_all_live_gangs_of_all_runs_are_found_with_what_they_say_of_themselves(
+        self, harness: EngineHarness
+    ) -> None:
+        began_s = harness.now_s()
+        done = submit(harness, gang_of(harness, [SUCCEEDS]))
+        ended(harness, done)
+        origin = GangOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
+        first = replace(gang_of(harness, [HANGS]), origin=origin)
+        second = gang_of(harness, [HANGS], skip=1)
+        handles = [submit(harness, first), submit(harness, second)]
+        found = list(harness.reopened().find_all())
+        assert [gang.handle for gang in found] == handles
+        assert [gang.origin for gang in found] == [origin, None]
+        assert [gang.channel_root for gang in found] == [first.channel_root, second.channel_root]
+        for gang in found:
+            assert began_s - 0.01 <= gang.submitted_at_s <= harness.now_s() + 0.01
+        harness.engine.stop(handles[0], grace_s=0.5)
+        ended(harness, handles[0])
+        assert [gang.handle for gang in harness.engine.find_all()] == handles[1:]
+
+    def test_engine_without_gangs_finds_none_of_any_run(self, harness: EngineHarness) -> None:
+        assert list(harness.engine.find_all()) == []
 
     def test_handle_survives_json_and_another_process(self, harness: EngineHarness) -> None:
         handle = submit(harness, gang_of(harness, [HANGS] * 2))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_llmsched.control.deployment import DEPLOYMENT_OBJECT, deployment_id
+from airflow_llmsched.control.deployment import DEPLOYMENT_OBJECT, deployment_id, known_deployment_id
 from airflow_llmsched.errors import DataError, StoreError
 from airflow_llmsched.objects.local import LocalStore
 
@@ -44,3 +44,11 @@ def test_damaged_or_newer_record_is_loud_and_left_alone(tmp_path: Path, data: by
     with pytest.raises(DataError, match=r"deployment\.json"):
         deployment_id(store)
     assert store.get(DEPLOYMENT_OBJECT) == data
+
+
+def test_identity_is_known_only_where_one_was_made(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "state"))
+    with pytest.raises(DataError, match="is no state root"):
+        known_deployment_id(store)
+    assert not (tmp_path / "state").exists()
+    assert deployment_id(store) == known_deployment_id(store)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,43 @@ def test_order_that_cannot_be_written_or_read_names_the_file(tmp_path: Path) -> 
     (tmp_path / "down" / "orders.json").write_text("{")
     with pytest.raises(StoreError, match="orders"):
         DirectoryChannel(str(tmp_path)).order_checkpoint()
+
+
+def test_lease_is_what_control_said_last(tmp_path: Path) -> None:
+    channel = DirectoryChannel(str(tmp_path))
+    assert channel.lease_until_s() is None
+    channel.renew(until_s=7.0)
+    channel.renew(until_s=9.5)
+    assert channel.lease_until_s() == 9.5
+
+
+@pytest.mark.parametrize("data", ["", "[]", "{}", '{"until_s": "soon"}', '{"until_s": null}'])
+def test_lease_that_cannot_be_understood_is_not_absent(tmp_path: Path, data: str) -> None:
+    (tmp_path / "down").mkdir()
+    (tmp_path / "down" / "lease.json").write_text(data)
+    with pytest.raises(CouldNotLookError, match=r"lease\.json"):
+        DirectoryChannel(str(tmp_path)).lease_until_s()
+
+
+def test_last_sign_is_the_latest_of_any_node_by_its_clock_or_the_files(tmp_path: Path) -> None:
+    channel = DirectoryChannel(str(tmp_path))
+    assert channel.last_sign_s() is None
+    write(tmp_path, "n0", line("n0", 5))
+    write(tmp_path, "n1", line("n1", 900) + b'{"torn')
+    for name, at_s in (("n0", 700.0), ("n1", 600.0)):
+        os.utime(tmp_path / "up" / f"{name}.jsonl", (at_s, at_s))
+    assert channel.last_sign_s() == 900.0
+    os.utime(tmp_path / "up" / "n0.jsonl", (1200.0, 1200.0))
+    assert channel.last_sign_s() == 1200.0
+
+
+def test_last_sign_of_a_long_channel_is_read_from_its_end(tmp_path: Path) -> None:
+    write(tmp_path, "n0", b"".join(line("n0", seq) for seq in range(1, 5_000)))
+    os.utime(tmp_path / "up" / "n0.jsonl", (1.0, 1.0))
+    assert DirectoryChannel(str(tmp_path)).last_sign_s() == 4_999.0
+
+
+def test_channel_that_cannot_be_read_gives_no_sign_and_no_silence(tmp_path: Path) -> None:
+    (tmp_path / "up").write_text("no folder")
+    with pytest.raises(CouldNotLookError):
+        DirectoryChannel(str(tmp_path)).last_sign_s()

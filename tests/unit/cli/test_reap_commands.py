@@ -1,0 +1,112 @@
+"""The command on a real engine: a report first, then the end of what it named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from airflow_llmsched.cli.main import app
+from airflow_llmsched.control import reaping
+from airflow_llmsched.control.deployment import deployment_id
+from airflow_llmsched.control.reaper import ReaperLimits
+from airflow_llmsched.domain.gang import GangHandle, GangOrigin
+from airflow_llmsched.objects.local import LocalStore
+from airflow_llmsched.testing.engine_contract import HANGS, gang_of, running, submit
+from tests.support.local_engine import LocalHarness
+from tests.support.orphans import hung_agents
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHarness]:
+    quick = ReaperLimits(skew_s=0.0, silence_s=1.5, unleased_s=0.0)
+    monkeypatch.setattr(reaping, "ReaperLimits", lambda: quick)
+    harness = LocalHarness(tmp_path)
+    deployment_id(LocalStore(str(tmp_path / "state")))
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def gang(harness: LocalHarness) -> GangHandle:
+    """A gang of this deployment, in a DAG run of an awkward name."""
+    gang = gang_of(harness, [HANGS])
+    owner = deployment_id(LocalStore(str(harness.root / "state")))
+    origin = GangOrigin(deployment_id=owner, run=gang.key.run, dag_id="[red]dag[/red]", run_id="run")
+    handle = submit(harness, replace(gang, origin=origin))
+    running(harness, handle)
+    return handle
+
+
+def reap(harness: LocalHarness, *options: str) -> Result:
+    engine_options = json.dumps({"root": str(harness.root / "engine")})
+    arguments = ["reap", "--state-root", str(harness.root / "state"), "--engine-options", engine_options, *options]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "250"})
+
+
+def test_orphan_is_shown_first_and_stopped_on_yes(harness: LocalHarness, gang: GangHandle) -> None:
+    with hung_agents(harness.client, gang):
+        shown = wait_until(lambda: (found := reap(harness, "--without-airflow")).exit_code == 3 and found, limit_s=60)
+        assert gang.key.name in shown.output
+        assert "[red]dag[/red]" in shown.output
+        assert "repeat with --yes" in shown.output
+        assert harness.num_live_ranks(gang) == 1
+        stopped = reap(harness, "--without-airflow", "--yes")
+    assert stopped.exit_code == 0, stopped.output
+    assert f"stopped {gang.key.name}" in stopped.output
+    assert harness.num_live_ranks(gang) == 0
+    again = reap(harness, "--without-airflow", "--yes")
+    assert (again.exit_code, again.output.strip()[:32]) == (0, "nothing lives on this engine"[:32])
+
+
+def test_without_airflows_word_everything_is_spared(harness: LocalHarness, gang: GangHandle) -> None:
+    with hung_agents(harness.client, gang):
+        wait_until(lambda: reap(harness, "--without-airflow").exit_code == 3, limit_s=60)
+        for options in (("--yes",), ("--yes", "--airflow-api", "http://127.0.0.1:1")):
+            spared = reap(harness, *options)
+            assert spared.exit_code == 0
+            assert "could not be asked" in spared.output
+    assert harness.num_live_ranks(gang) == 1
+
+
+def test_what_does_not_end_is_an_error(
+    harness: LocalHarness, gang: GangHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = reaping.Reaped(run_key=gang.key.run, trouble="still alive: [x]")
+    monkeypatch.setattr(reaping.Reaper, "reap", lambda _self, _finding: trouble)
+    with hung_agents(harness.client, gang):
+        wait_until(lambda: reap(harness, "--without-airflow").exit_code == 3, limit_s=60)
+        failed = reap(harness, "--without-airflow", "--yes")
+    assert failed.exit_code == 1
+    assert "still alive: [x]" in failed.output
+
+
+def test_folder_that_is_no_state_root_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["reap", "--state-root", str(tmp_path / "nowhere")])
+    assert result.exit_code == 1
+    assert "is no state root" in result.output
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--engine", "lokal"], "did you mean 'local'"),
+        (["--engine-options", "{"], "must be a JSON object"),
+        (["--engine-options", "[]"], "must be a JSON object"),
+        (["--engine-options", '{"colour": 1}'], "colour"),
+        (["--airflow-api", "localhost"], "must be an address"),
+        (["--airflow-api", "http://x", "--without-airflow"], "contradicts --airflow-api"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: list[str], words: str) -> None:
+    deployment_id(LocalStore(str(tmp_path)))
+    result = CliRunner().invoke(app, ["reap", "--state-root", str(tmp_path), *options])
+    assert result.exit_code == 1
+    assert words in result.output

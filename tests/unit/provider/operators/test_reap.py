@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_llmsched.engines.local.client import LocalClient
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.provider.operators.reap import ReapOperator, is_true
+from tests.support.airflow_context import context_of
+from tests.support.orphans import hung_agents
+from tests.support.waiting import wait_until
+
+
+def _reap(pipeline, **changes):
+    with DAG("reap", schedule=None):
+        task = ReapOperator(task_id="reap", engine_options=pipeline.options, silence_s=1.5, unleased_s=0.0, **changes)
+    return task.execute(context_of(task))
+
+
+@pytest.fixture
+def deleted(monkeypatch):
+    """Airflow has no DAG run of any name; returns whom it was asked about."""
+    asked = []
+
+    def answer(dag_id, run_id):
+        asked.append((dag_id, run_id))
+        detail = {"status_code": 404, "detail": {"detail": {"reason": "not_found", "message": "no such run"}}}
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(answer))
+    return asked
+
+
+def test_an_orphan_is_reported_and_then_reaped(slow, deleted, caplog):
+    slow.defer("run_gang", lease_s=None)
+    (handle,) = slow.live()
+    with hung_agents(LocalClient(slow.state_root / "engines" / "local"), handle):
+        report = wait_until(lambda: (found := _reap(slow)) and found["reap"] and found, limit_s=60)
+        assert list(report["reap"]) == [slow.scope.run_key]
+        assert (report["only_report"], report["stopped"]) == (True, [])
+        assert slow.live() == [handle]
+        assert deleted[0] == ("plain", "manual__1")
+        with caplog.at_level(logging.INFO):
+            reaped = _reap(slow, only_report="False")
+    assert (reaped["only_report"], reaped["stopped"]) == (False, [handle.key.name])
+    assert slow.live() == []
+    assert [event.kind for event in slow.journal()][-3:] == ["cancel_requested", "run_cancelled", "released"]
+    assert _reap(slow, only_report=False) == {"only_report": False, "reap": {}, "spared": {}, "stopped": []}
+
+
+def test_a_healthy_run_is_spared_and_says_why(slow, deleted):
+    slow.defer("run_gang")
+    result = _reap(slow, only_report=False)
+    assert list(result["spared"]) == [slow.scope.run_key]
+    assert (result["reap"], result["stopped"]) == ({}, [])
+    assert len(slow.live()) == 1
+    assert deleted == []
+
+
+def test_an_engine_that_cannot_be_asked_fails_the_task_for_a_retry(slow, deleted):
+    broken = slow.folder / "file"
+    broken.write_text("no folder")
+    slow.options = {**slow.options, "root": str(broken)}
+    with pytest.raises(CouldNotLookError):
+        _reap(slow)
+
+
+def test_what_does_not_end_fails_the_task(slow, deleted, monkeypatch):
+    from airflow_llmsched.control import reaping
+
+    slow.defer("run_gang", lease_s=None)
+    (handle,) = slow.live()
+    trouble = reaping.Reaped(run_key=slow.scope.run_key, trouble="still alive: x")
+    monkeypatch.setattr(reaping.Reaper, "reap", lambda _self, _finding: trouble)
+    with hung_agents(LocalClient(slow.state_root / "engines" / "local"), handle):
+        wait_until(lambda: _reap(slow)["reap"], limit_s=60)
+        with pytest.raises(CouldNotLookError, match="still alive: x"):
+            _reap(slow, only_report=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "only_report"),
+    [(True, True), (False, False), ("True", True), ("False", False), (" false ", False), ("", True), ("None", True)],
+)
+def test_whatever_is_not_plainly_false_only_reports(given, only_report):
+    assert is_true(given) is only_report
+
+
+def test_it_only_reports_unless_told_otherwise():
+    with DAG("reap", schedule=None):
+        assert ReapOperator(task_id="reap").only_report is True
+
+
+def test_the_shipped_dag_only_reports_by_default_and_runs_every_hour(checkout):
+    bag = DagBag(checkout / "dags" / "reap.py", include_examples=False)
+    assert bag.import_errors == {}
+    dag = bag.dags["reap"]
+    assert dag.params["dry_run"] is True
+    (task,) = dag.tasks
+    context = {"params": dict(dag.params), "ti": SimpleNamespace()}
+    rendered = task.render_template(task.only_report, context)
+    assert is_true(rendered)
+    assert is_true(task.render_template(task.only_report, {"params": {"dry_run": False}})) is False
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
