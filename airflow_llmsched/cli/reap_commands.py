@@ -65,7 +65,7 @@ def reap(  # noqa: PLR0917 - options, all of them given by name
             clock=SystemClock(),
         )
         findings = reaper.look()
-        console.print(_table(findings))
+        console.print(_table(findings) if findings else "nothing lives on this engine")
         condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
         reaped = [reaper.reap(finding) for finding in condemned] if yes else []
     except LlmschedError as error:
@@ -112,7 +112,7 @@ def _open_engine(name: str, options: str, state_root: Path) -> Engine:
 
 
 def _table(findings: tuple[Finding, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, title=None if findings else "nothing lives on this engine")
+    table = Table(box=None, pad_edge=False)
     for name in ("what lives", "DAG", "DAG run", "verdict", "why"):
         table.add_column(name, overflow="fold")
     for finding in findings:

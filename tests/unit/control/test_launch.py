@@ -12,7 +12,7 @@ from airflow_llmsched.control.launch import (
     channel_root_of,
 )
 from airflow_llmsched.domain.checkpoint import CheckpointRef
-from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.gang import GangOrigin, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
 
@@ -61,3 +61,9 @@ def test_settings_of_the_caller_reach_the_ranks_and_cannot_move_the_checkpoints(
 def test_command_is_passed_as_it_is() -> None:
     command = ("python", "-c", "print('$HOME; rm -rf /')")
     assert build(command=command).command == command
+
+
+def test_gang_says_whose_it_is() -> None:
+    origin = GangOrigin(deployment_id="d", run=RUN, dag_id="dag", run_id="run")
+    assert build().origin is None
+    assert build(origin=origin).origin == origin

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.objects.keys import TEMP_PREFIX, check_key, check_prefix
+from airflow_llmsched.objects.keys import TEMP_PREFIX, check_folder, check_key, check_prefix
 from airflow_llmsched.testing.store_contract import AWKWARD_KEYS, BAD_KEYS
 
 PARTS = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\x7f"), min_size=1, max_size=20)
@@ -53,3 +53,14 @@ def test_every_beginning_of_a_legal_key_at_a_slash_is_a_legal_prefix(parts: list
         return
     for count in range(len(parts)):
         check_prefix("".join(part + "/" for part in parts[:count]))
+
+
+@pytest.mark.parametrize("prefix", ["", "a/", "a/b c/"])
+def test_a_folder_is_the_root_or_ends_with_a_slash(prefix: str) -> None:
+    assert check_folder(prefix) == prefix
+
+
+@pytest.mark.parametrize("prefix", ["a", "a/b", "/", "../", "a//"])
+def test_what_names_no_folder_is_refused(prefix: str) -> None:
+    with pytest.raises(SpecError):
+        check_folder(prefix)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
@@ -69,3 +70,10 @@ def test_a_retry_keeps_the_generation_and_a_clear_raises_it():
     cleared_again = generation_of(context_of(task, try_number=4, max_tries=5))
     assert first == retry == 0
     assert first < cleared < cleared_again
+
+
+def test_gangs_of_a_run_say_whose_they_are(state_root):
+    scope = scope_of(context_of(_task()))
+    origin = scope.origin
+    assert origin.deployment_id == json.loads((state_root / "deployment.json").read_text())["id"]
+    assert (origin.run, origin.dag_id, origin.run_id) == (scope.run_key, "dag", "manual__1")

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.control.context import Watch
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
-from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND
+from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimTraining
 from tests.support.sim_house import RUN, SimHouse, plan_of
 
 N0, N1 = NodeId("n0"), NodeId("n1")
@@ -111,3 +112,19 @@ def test_preempted_node_that_does_not_return_stays_unusable() -> None:
     house.engine.preempt(N0, grace_s=1.0)
     house.clock.sleep(1e6)
     assert house.engine.topology().num_usable_slots == 2
+
+
+def test_frozen_agents_neither_report_nor_mind_their_lease() -> None:
+    house = SimHouse(training=SimTraining(num_steps=10_000))
+    house.context = replace(house.context, lease_s=30.0)
+    outcome = house.driver().start()
+    assert isinstance(outcome, Watch)
+    assert outcome.state.handle is not None
+    house.clock.sleep(5.0)
+    house.engine.freeze_agents(outcome.state.handle)
+    channel = house.hub.open(outcome.state.channel_root)
+    frozen_at_s = channel.last_sign_s()
+    assert frozen_at_s == house.clock.now_s()
+    house.clock.sleep(1000.0)
+    assert channel.last_sign_s() == frozen_at_s
+    assert len(house.live()) == 1

@@ -18,9 +18,11 @@ from tests.support.orphans import hung_agents
 from tests.support.waiting import wait_until
 
 
-def _reap(pipeline, **changes):
+def _reap(pipeline, *, engine_options=None, **changes):
     with DAG("reap", schedule=None):
-        task = ReapOperator(task_id="reap", engine_options=pipeline.options, silence_s=1.5, unleased_s=0.0, **changes)
+        task = ReapOperator(
+            task_id="reap", engine_options=engine_options or pipeline.options, silence_s=1.5, unleased_s=0.0, **changes
+        )
     return task.execute(context_of(task))
 
 
@@ -67,9 +69,8 @@ def test_a_healthy_run_is_spared_and_says_why(slow, deleted):
 def test_an_engine_that_cannot_be_asked_fails_the_task_for_a_retry(slow, deleted):
     broken = slow.folder / "file"
     broken.write_text("no folder")
-    slow.options = {**slow.options, "root": str(broken)}
     with pytest.raises(CouldNotLookError):
-        _reap(slow)
+        _reap(slow, engine_options={**slow.options, "root": str(broken)})
 
 
 def test_what_does_not_end_fails_the_task(slow, deleted, monkeypatch):
@@ -99,7 +100,7 @@ def test_it_only_reports_unless_told_otherwise():
 
 
 def test_the_shipped_dag_only_reports_by_default_and_runs_every_hour(checkout):
-    bag = DagBag(checkout / "dags" / "reap.py", include_examples=False)
+    bag = DagBag(str(checkout / "dags" / "reap.py"), bundle_path=checkout / "dags", bundle_name="dags-folder")
     assert bag.import_errors == {}
     dag = bag.dags["reap"]
     assert dag.params["dry_run"] is True
