@@ -34,6 +34,10 @@ test: $(VENV)/.dev ## Run all tests
 test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack and not torch"
 
+.PHONY: bench-airflow
+bench-airflow: $(VENV)/.dev ## Measure what 1,000 deferred gangs cost a triggerer, against 1,000 plain sleep triggers
+	$(BIN)/python -m bench.airflow
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
