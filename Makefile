@@ -38,6 +38,10 @@ test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch 
 bench-journal: $(VENV)/.dev ## Measure a run's journal after 90 simulated days; results in bench/results/journal.json
 	$(BIN)/python -m tests.bench.journal
 
+.PHONY: bench-airflow
+bench-airflow: $(VENV)/.dev ## Measure what 1,000 deferred gangs cost a triggerer, against 1,000 plain sleep triggers
+	$(BIN)/python -m tests.bench.airflow
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .

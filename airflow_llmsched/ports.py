@@ -58,7 +58,10 @@ class Engine(Protocol):
         """
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
-        """Return the status of each handle by one native call. Raises ``CouldNotLookError``."""
+        """Return the status of each handle by one native call.
+
+        Raises ``CouldNotLookError``. A handle that alone could not be looked at is left out while others could be.
+        """
 
     def stop(self, handle: GangHandle, *, grace_s: float) -> None:
         """End every process of the gang within ``grace_s`` + 5 s. Idempotent; silent when it has already ended."""
@@ -75,6 +78,12 @@ class RunChannel(Protocol):
 
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return whole reports after ``cursor``, in order per node, and the new cursor. A torn last one waits."""
+
+    def latest(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+        """Return the newest whole report of each node that has one after ``cursor``, and the new cursor.
+
+        One call reaches the end, however much was written meanwhile: what a watcher needs, which need not see all.
+        """
 
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary. Repeating it before they have is harmless."""

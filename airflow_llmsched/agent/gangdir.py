@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.agent import wire
-from airflow_llmsched.agent.proc import Process, alive, marked
+from airflow_llmsched.agent.proc import Census, Process, alive
 from airflow_llmsched.agent.spool import create_json, read_json, write_json
 
 _RESERVE_BYTES = 64 * 1024
@@ -114,9 +114,15 @@ class GangDir:
         """
         return {wire.ATTEMPT_NAME: attempt_name, wire.NODE: node, wire.SPOOL: str(self.node(node).spool)}
 
-    def processes(self, attempt_name: str, node: str) -> list[Process]:
-        """Return one node's live processes: those that carry its marks, and those noted to carry none."""
-        return [*marked(self.marks(attempt_name, node)), *self.node(node).unmarked()]
+    def processes(
+        self, attempt_name: str, node: str, *, census: Census | None = None, left_by: Process | None = None
+    ) -> list[Process]:
+        """Return one node's live processes: those that carry its marks, and those noted to carry none.
+
+        They are counted now, or, for who asks about many, as ``Census.marked`` says.
+        """
+        found = (census or Census()).marked(self.marks(attempt_name, node), left_by=left_by)
+        return [*found, *self.node(node).unmarked()]
 
     def notices(self, nodes: Sequence[str]) -> dict[str, float]:
         """Return the deadline (Unix seconds) of each announced loss, by node."""

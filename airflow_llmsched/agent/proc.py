@@ -105,26 +105,53 @@ def descendants(root_pid: int) -> list[Process]:
     return _below([root_pid], everything())
 
 
+class Census:
+    """All processes and their environments, read once for whoever asks about many marks at the same time."""
+
+    def __init__(self) -> None:
+        self._taken_ticks = 0
+        self._stats: dict[int, Stat] | None = None
+        self._environments: dict[int, frozenset[bytes]] = {}
+
+    def marked(self, marks: Mapping[str, str], *, left_by: Process | None = None) -> list[Process]:
+        """Return live processes, except this one, whose environment holds every mark. Parents before children.
+
+        They are those that ``left_by``, which has ended, may have left: should it have started since the processes were
+        counted, they are counted again.
+        """
+        if self._stats is None or (left_by is not None and left_by.start_ticks >= self._taken_ticks):
+            self._taken_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+            self._stats, self._environments = everything(), {}
+        wanted = _entries(marks)
+        mine = os.getpid()
+        stats = self._stats
+        hits = {
+            pid for pid, stat in stats.items() if pid != mine and not stat.dead and wanted <= self._environment(pid)
+        }
+
+        def depth(pid: int) -> int:
+            steps = 0
+            while (stat := stats.get(pid)) is not None and stat.parent_pid in hits:
+                pid, steps = stat.parent_pid, steps + 1
+            return steps
+
+        ordered = sorted(hits, key=lambda pid: (depth(pid), pid))
+        return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in ordered]
+
+    def _environment(self, pid: int) -> frozenset[bytes]:
+        if pid not in self._environments:
+            self._environments[pid] = _environment(pid)
+        return self._environments[pid]
+
+
 def marked(marks: Mapping[str, str]) -> list[Process]:
-    """Return live processes, except this one, whose environment holds every mark. Parents before children."""
-    wanted = [f"{name}={value}".encode() for name, value in marks.items()]
-    stats = everything()
-    hits = {
-        pid for pid, stat in stats.items() if pid != os.getpid() and not stat.dead and _environment_has(pid, wanted)
-    }
-
-    def depth(pid: int) -> int:
-        steps = 0
-        while (stat := stats.get(pid)) is not None and stat.parent_pid in hits:
-            pid, steps = stat.parent_pid, steps + 1
-        return steps
-
-    return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in sorted(hits, key=lambda pid: (depth(pid), pid))]
+    """Return live processes now, except this one, whose environment holds every mark. Parents before children."""
+    return Census().marked(marks)
 
 
 def carries(process: Process, marks: Mapping[str, str]) -> bool:
     """Whether a process's environment holds every mark."""
-    return _environment_has(process.pid, [f"{name}={value}".encode() for name, value in marks.items()])
+    return _entries(marks) <= _environment(process.pid)
 
 
 def send(process: Process, number: int) -> bool:
@@ -236,10 +263,13 @@ def _below(roots: Iterable[int], stats: Mapping[int, Stat]) -> list[Process]:
     return found
 
 
-def _environment_has(pid: int, wanted: list[bytes]) -> bool:
+def _entries(marks: Mapping[str, str]) -> frozenset[bytes]:
+    return frozenset(f"{name}={value}".encode() for name, value in marks.items())
+
+
+def _environment(pid: int) -> frozenset[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  (read in bulk)
-            entries = set(file.read().split(b"\0"))
+            return frozenset(file.read().split(b"\0"))
     except OSError:
-        return False  # gone, or another user's and so not one of ours
-    return all(entry in entries for entry in wanted)
+        return frozenset()  # gone, or another user's and so not one of ours

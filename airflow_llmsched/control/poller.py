@@ -17,6 +17,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProgress
 
 MAX_BACKOFF_S = 60.0
+READS_PER_HANG_LIMIT = 10
 
 _AWAY_POLLS = 3
 """Poll intervals between two looks after which nothing is concluded from how much time has passed."""
@@ -36,7 +37,9 @@ class WatchState:
     """All a watcher knows, JSON-safe through ``codec``: a trigger's arguments. Times are Unix seconds.
 
     Without a ``handle`` there is no gang: the watcher only waits until ``wake_at_s``. ``num_steps`` is how many steps a
-    complete run has. ``max_look_errors`` failed looks in a row are borne; the next hands over.
+    complete run has. ``max_look_errors`` failed looks in a row are borne; the next hands over. ``lease_until_s`` is how
+    long this watcher last renewed the lease for, and ``read_at_s`` when it last read what the agents wrote; each None
+    before it ever did.
     """
 
     handle: GangHandle | None
@@ -49,6 +52,7 @@ class WatchState:
     hang_limit_s: float = 300.0
     poll_interval_s: float = 2.0
     lease_s: float | None = None
+    lease_until_s: float | None = None
     handoff_limit_s: float = 600.0
     max_look_errors: int = 5
     num_steps: int | None = None
@@ -57,6 +61,7 @@ class WatchState:
     looked_at_s: float | None = None
     running_since_s: float | None = None
     last_progress_s: float | None = None
+    read_at_s: float | None = None
     last_step: int | None = None
     stalest: StalestRank | None = None
     has_spoken: bool = False
@@ -65,13 +70,18 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One look. ``status`` is None without a gang, or when ``error`` says why nobody could look."""
+    """One look. ``status`` is None without a gang, or when ``error`` says why nobody could look.
+
+    ``reports`` are the newest of each node, if it wrote any; ``cursor`` is None unless they were looked for, and
+    ``lease_until_s`` unless the lease was renewed.
+    """
 
     at_s: float
     status: GangStatus | None = None
     reports: tuple[NodeReport, ...] = ()
     cursor: ChannelCursor | None = None
     error: str | None = None
+    lease_until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +101,24 @@ class HandOver:
 PollVerdict = KeepWatching | HandOver
 
 
+def wants_reports(watch: WatchState, *, at_s: float) -> bool:
+    """Whether a look at a live gang has to read what its agents wrote.
+
+    Only hangs are judged by it, so a tenth of the hang limit is often enough, as long as all is well: most looks then
+    read nothing. A gang that was still for half its limit is read at every look, so none is called hung for old news.
+    """
+    if watch.read_at_s is None or watch.last_progress_s is None:
+        return True
+    return not _is_fresh(watch, watch.read_at_s, at_s=at_s) or at_s - watch.last_progress_s > watch.hang_limit_s / 2
+
+
 def observe(watch: WatchState, seen: Observation) -> tuple[WatchState, PollVerdict]:
     """Return what is known after ``seen``, and whether to go on watching."""
     handle = watch.handle
     if handle is None:
         return watch, _wait(watch, seen)
     if seen.error is not None or seen.status is None:
-        watch = replace(watch, num_look_errors=watch.num_look_errors + 1)
+        watch = replace(watch, num_look_errors=watch.num_look_errors + 1, lease_until_s=_lease_until_s(watch, seen))
         return watch, _blind(watch, handle.key, seen)
     was_away = not seen.reports and _was_away(watch, seen.at_s)
     watch = _learn(watch, seen, seen.status)
@@ -132,18 +153,23 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
         running = seen.at_s if status.started_at_s is None else min(seen.at_s, status.started_at_s)
     if running is not None:
         running = min(running, seen.at_s)  # later than now: from before the clock was set back
+    if _nothing_new(watch, seen, status, running):
+        return watch
     newest = _newest_by_node(seen.reports)
     ranks = [(report, rank) for report in newest.values() for rank in report.ranks]
     steps = [step.step for report in seen.reports for step in report.steps]
     steps += [rank.step for _, rank in ranks if rank.step is not None]
     last_step = max(steps, default=watch.last_step) if watch.last_step is None else max([*steps, watch.last_step])
-    signs_s = [seen.at_s - max(0.0, report.at_s - rank.heartbeat_s) for report, rank in ranks]
+    ages_s = [report.at_s - rank.heartbeat_s for report, rank in ranks]
+    signs_s = [seen.at_s - max(0.0, min(ages_s))] if ages_s else []
     known_s = [each for each in (watch.last_progress_s, running) if each is not None]
     return replace(
         watch,
         num_look_errors=0,
         looked_at_s=seen.at_s,
         cursor=seen.cursor or watch.cursor,
+        read_at_s=watch.read_at_s if seen.cursor is None else seen.at_s,
+        lease_until_s=_lease_until_s(watch, seen),
         running_since_s=running,
         last_progress_s=min(seen.at_s, max([*signs_s, *known_s])) if signs_s or known_s else None,
         last_step=last_step,
@@ -161,6 +187,32 @@ def _was_away(watch: WatchState, at_s: float) -> bool:
     if watch.looked_at_s is None:
         return False
     return at_s - watch.looked_at_s > max(_AWAY_POLLS * watch.poll_interval_s, watch.hang_limit_s / 2)
+
+
+def _nothing_new(watch: WatchState, seen: Observation, status: GangStatus, running_since_s: float | None) -> bool:
+    """Whether a look changes nothing worth a copy of the state: the usual case, and copying is what costs most.
+
+    ``looked_at_s`` may then be as old as the last look that read, far within what counts as having been away.
+    """
+    if watch.looked_at_s is None or not _is_fresh(watch, watch.looked_at_s, at_s=seen.at_s):
+        return False
+    return (
+        seen.cursor is None
+        and not seen.reports
+        and seen.lease_until_s is None
+        and watch.num_look_errors == 0
+        and running_since_s == watch.running_since_s
+        and not status.noticed
+    )
+
+
+def _is_fresh(watch: WatchState, then_s: float, *, at_s: float) -> bool:
+    """Less than no time has passed when the clock was set back: what is known is then from an unknown time ago."""
+    return 0.0 <= at_s - then_s < watch.hang_limit_s / READS_PER_HANG_LIMIT
+
+
+def _lease_until_s(watch: WatchState, seen: Observation) -> float | None:
+    return watch.lease_until_s if seen.lease_until_s is None else seen.lease_until_s
 
 
 def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus, *, was_away: bool) -> PollVerdict:

@@ -1,27 +1,26 @@
-"""One bounded thread pool per back end for the blocking calls of triggers.
+"""One bounded set of threads per back end for the blocking calls of triggers.
 
 The event loop's default pool has a handful of threads shared by every trigger of the process: one hung call there
-starves all of them. A pool of its own confines a hung back end to the triggers that use it.
+starves all of them. Threads of its own confine a hung back end to the triggers that use it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from airflow_llmsched.provider.threads import DaemonThreads
 
 T = TypeVar("T")
 THREADS_PER_BACK_END = 4
 
-_pools: dict[str, ThreadPoolExecutor] = {}
+_threads: dict[str, DaemonThreads] = {}
 
 
 async def run_blocking(back_end: str, call: Callable[..., T], *args: Any) -> T:
-    """Run ``call(*args)`` on the pool of ``back_end`` and return its result. Call it from the loop's thread only."""
-    pool = _pools.get(back_end)
-    if pool is None:
-        pool = ThreadPoolExecutor(THREADS_PER_BACK_END, thread_name_prefix=f"llmsched-{back_end}")
-        _pools[back_end] = pool
-    return await asyncio.get_running_loop().run_in_executor(pool, functools.partial(call, *args))
+    """Run ``call(*args)`` on a thread of ``back_end`` and return its result. Call it from the loop's thread only."""
+    threads = _threads.get(back_end)
+    if threads is None:
+        threads = _threads[back_end] = DaemonThreads(THREADS_PER_BACK_END, name=f"llmsched-{back_end}")
+    return await asyncio.wrap_future(threads.submit(call, *args))

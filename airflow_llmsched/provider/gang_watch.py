@@ -1,27 +1,27 @@
-"""The blocking half of the gang trigger: what it runs on its thread pool."""
+"""What the blocking path and a trigger do about one gang: watch it here, subscribe it to the poller, end it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched import codec
 from airflow_llmsched.control import watching
 from airflow_llmsched.control.clock import SystemClock
-from airflow_llmsched.control.events import Handover
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.ports import Engine, RunChannel
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings, open_driver
+from airflow_llmsched.provider.handover import handed_over
+from airflow_llmsched.provider.poller import Connection
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 KILLED = "the task was failed, cleared or ended by a person"
 
 
 class GangWatch:
-    """One gang under watch. Not shared between threads at once: a trigger awaits each step before the next."""
+    """One gang under watch of a blocking worker."""
 
     def __init__(self, engine: Engine, channel: RunChannel | None, state: WatchState) -> None:
         self._engine = engine
@@ -30,7 +30,7 @@ class GangWatch:
 
     @classmethod
     def open(cls, settings: Mapping[str, Any], watch: Mapping[str, Any]) -> GangWatch:
-        """Open engine and channel from a trigger's arguments."""
+        """Open engine and channel from what a trigger would get."""
         state = codec.from_plain(WatchState, watch)
         channel = DirectoryChannel(state.channel_root) if state.channel_root else None
         return cls(open_engine(settings["engine"], settings["engine_options"]), channel, state)
@@ -43,9 +43,10 @@ class GangWatch:
         return 0.0, handed_over(verdict.event)
 
 
-def handed_over(event: Any) -> dict[str, Any]:
-    """Return the payload of a trigger's event, or of the blocking path's."""
-    return {"handover": codec.to_plain(event, Handover), "yielded_at_s": time.time()}
+def subscription(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> tuple[Connection, WatchState]:
+    """Return what to subscribe, and to whose poller, from a trigger's arguments."""
+    connection = Connection.of(settings["engine"], settings["engine_options"])
+    return connection, codec.from_plain(WatchState, watch)
 
 
 def cancel(purpose: str, settings: Mapping[str, Any]) -> None:

@@ -92,6 +92,11 @@ class SimLine:
             positions[node] = len(reports)
         return fresh, ChannelCursor(positions=positions)
 
+    def latest(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+        """Report up to now, then return the last of each node after ``cursor``."""
+        fresh, further = self.read(cursor)
+        return list({report.node: report for report in fresh}.values()), further
+
     def _flush(self) -> None:
         gang = self._gang
         if gang is None or self._closed or self.is_frozen:
@@ -165,6 +170,10 @@ class SimChannel:
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return reports after ``cursor``, and the new cursor."""
         return self._hub.look(self._root).read(cursor)
+
+    def latest(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+        """Return the newest report of each node after ``cursor``, and the new cursor."""
+        return self._hub.look(self._root).latest(cursor)
 
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary."""

@@ -25,6 +25,8 @@ _SUFFIX = ".jsonl"
 _MAX_READ_BYTES = 4 * 1024 * 1024
 """Per node and call. Whoever was away catches up in several reads, in bounded memory."""
 
+_TAIL_BYTES = 4 * 1024
+"""What is read of a file's end first, in search of its last whole report."""
 
 _MAX_LAST_LINE_BYTES = 64 * 1024
 
@@ -37,6 +39,7 @@ class DirectoryChannel:
 
     def __init__(self, channel_root: str) -> None:
         self._root = Path(channel_root)
+        self._up = str(self._root / "up")
         self.num_corrupt = 0
 
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
@@ -48,9 +51,26 @@ class DirectoryChannel:
         reports: list[NodeReport] = []
         positions = dict(cursor.positions)
         try:
-            for path in self._files():
-                found, positions[path.stem] = self._read_node(path, positions.get(path.stem, 0))
+            for node in _nodes_in(self._up):
+                path = Path(self._up, node + _SUFFIX)
+                found, positions[node] = self._read_node(path, positions.get(node, 0))
                 reports += found
+        except OSError as error:
+            raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
+        return reports, ChannelCursor(positions=positions)
+
+    def latest(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
+        """Return the newest whole report of each node that has one after ``cursor``, and the new cursor.
+
+        Costs the same however much was written meanwhile. Raises ``CouldNotLookError`` as ``read`` does.
+        """
+        reports: list[NodeReport] = []
+        positions = dict(cursor.positions)
+        try:
+            for node in _nodes_in(self._up):
+                report, positions[node] = self._newest(node, positions.get(node, 0))
+                if report is not None:
+                    reports.append(report)
         except OSError as error:
             raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
         return reports, ChannelCursor(positions=positions)
@@ -83,15 +103,10 @@ class DirectoryChannel:
         Reads only the end of each file. Raises ``CouldNotLookError``.
         """
         try:
-            return max((_last_sign_s(path) for path in self._files()), default=None)
+            up = self._root / "up"
+            return max((_last_sign_s(up / f"{node}{_SUFFIX}") for node in _nodes_in(str(up))), default=None)
         except OSError as error:
             raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
-
-    def _files(self) -> list[Path]:
-        up = self._root / "up"
-        if not up.exists():
-            return []
-        return sorted(path for path in up.iterdir() if path.suffix == _SUFFIX)
 
     def _read_node(self, path: Path, offset: int) -> tuple[list[NodeReport], int]:
         with path.open("rb") as file:
@@ -100,13 +115,41 @@ class DirectoryChannel:
         lines, consumed = whole_lines(data, limit_bytes=_MAX_READ_BYTES)
         reports = []
         for line in lines:
-            report = _parse(line, node=path.stem)
-            if report is None:
-                self.num_corrupt += 1
-                log.warning("channel %s: skipped a corrupt line of %d bytes: %.80r", path, len(line), line)
-            else:
+            report = self._parse(line, node=path.stem)
+            if report is not None:
                 reports.append(report)
         return reports, offset + consumed
+
+    def _newest(self, node: str, offset: int) -> tuple[NodeReport | None, int]:
+        """Return the last whole report after ``offset``, and where it ends. Reads from the end, further if it must."""
+        fd = os.open(f"{self._up}/{node}{_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            end = os.fstat(fd).st_size
+            length = _TAIL_BYTES
+            while offset < end:
+                start = max(offset, end - length)
+                data = os.pread(fd, end - start, start)
+                first = 0 if start == offset else data.find(b"\n") + 1  # a line may have begun before the tail
+                last = above = data.rfind(b"\n") + 1
+                while above > first:
+                    below = data.rfind(b"\n", first, above - 1) + 1 or first
+                    line, above = data[below : above - 1], below
+                    if line.strip() and (report := self._parse(line, node=node)) is not None:
+                        return report, start + last
+                if start == offset or length >= _MAX_READ_BYTES:
+                    return None, start + last if last or start == offset else end
+                length *= 8
+        finally:
+            os.close(fd)
+        return None, offset
+
+    def _parse(self, line: bytes, *, node: str) -> NodeReport | None:
+        report = _parse(line, node=node)
+        if report is None:
+            self.num_corrupt += 1
+            path = f"{self._up}/{node}{_SUFFIX}"
+            log.warning("channel %s: skipped a corrupt line of %d bytes: %.80r", path, len(line), line)
+        return report
 
     def _orders(self) -> dict[str, Any]:
         try:
@@ -133,6 +176,16 @@ def _last_sign_s(path: Path) -> float:
     reports = (_parse(line, node=path.stem) for line in reversed(lines))
     last = next((report for report in reports if report is not None), None)
     return written_s if last is None else max(written_s, last.at_s)
+
+
+def _nodes_in(up: str) -> list[str]:
+    """Return the nodes that have written, sorted; none before an agent has made the folder."""
+    try:
+        with os.scandir(up) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
 def _parse(line: bytes, *, node: str) -> NodeReport | None:

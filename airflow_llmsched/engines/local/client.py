@@ -19,11 +19,13 @@ from airflow_llmsched.agent.gangdir import GangDir
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.engines.local.attempt import AttemptFiles
 from airflow_llmsched.engines.local.render import is_attempt_name
 from airflow_llmsched.engines.local.states import GangFacts, NodeFacts, status_of
 from airflow_llmsched.errors import CouldNotLookError, LaunchError
 
 _SPAWN_LIMIT_S = 30.0
+_MAX_REMEMBERED = 4096
 _KEPT_FROM_RANKS = "AIRFLOW"
 """Airflow's own settings hold its database, keys and connections: no rank needs them."""
 
@@ -36,6 +38,7 @@ class LocalClient:
         self._nodes = root / "nodes"
         self._lock = root / "submit.lock"
         self._ended: set[str] = set()
+        self._files: dict[str, AttemptFiles] = {}
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -48,7 +51,7 @@ class LocalClient:
     def exists(self, name: str) -> bool:
         """Whether there is, or was, an attempt of this name."""
         try:
-            return is_attempt_name(name) and bool(self.gang(name).request.stat())
+            return is_attempt_name(name) and bool(self._attempt(name).gang.request.stat())
         except FileNotFoundError:
             return False
 
@@ -110,19 +113,33 @@ class LocalClient:
             raise CouldNotLookError(f"attempt {name} has no request in {self.gang(name).path}; look again")
         return request
 
-    def facts(self, name: str) -> GangFacts:
-        """Return what files and processes say about an attempt now."""
-        gang = self.gang(name)
-        request = self.request(name)
-        stop = read_json(gang.stop)
+    def facts(self, name: str, *, census: proc.Census | None = None) -> GangFacts:
+        """Return what files and processes say about an attempt now; who looks at many gives all the same ``census``."""
+        census = census or proc.Census()
+        files = self._attempt(name)
+        request = files.request()
+        if request is None:
+            raise CouldNotLookError(f"attempt {name} has no request in {files.gang.path}; look again")
+        stop = read_json(files.gang.stop)
         return GangFacts(
-            nodes=tuple(_node_facts(gang, name, part["node"]) for part in request["body"]["nodes"]),
+            nodes=tuple(_node_facts(files, name, part["node"], census) for part in request["body"]["nodes"]),
             submitted_at_s=request["submitted_at_s"],
             start_limit_s=request["body"]["start_limit_s"],
-            go=gang.go.exists(),
+            go=files.gang.go.exists(),
             stop_at_s=None if stop is None else stop["at_s"],
-            abort=read_json(gang.abort),
+            abort=read_json(files.gang.abort),
         )
+
+    def _attempt(self, name: str) -> AttemptFiles:
+        """Return an attempt's files as remembered; the one remembered longest gives way."""
+        known = self._files.get(name)
+        if known is None:
+            known = AttemptFiles(self.gang(name))
+            self._files[name] = known
+            if len(self._files) > _MAX_REMEMBERED:
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread was faster
+                    del self._files[next(iter(self._files))]
+        return known
 
     def stop(self, name: str, *, grace_s: float) -> None:
         """End every process of an attempt: its supervisors do it, or, where they cannot, we do. Idempotent."""
@@ -146,9 +163,12 @@ class LocalClient:
             # A supervisor that we had to kill wrote no last record; its node was stopped all the same.
             create_json(gang.node(node).exit, _stopped_record(node))
 
-    def strays(self, name: str, nodes: Sequence[NodeId]) -> list[proc.Process]:
+    def strays(self, name: str, nodes: Sequence[NodeId], *, census: proc.Census | None = None) -> list[proc.Process]:
         """Return the live processes of an attempt whose directory somebody deleted."""
-        return _processes(self.gang(name), name, list(nodes)) if is_attempt_name(name) else []
+        if not is_attempt_name(name):
+            return []
+        gang, census = self.gang(name), census or proc.Census()
+        return [each for node in nodes for each in gang.processes(name, node, census=census)]
 
     def end_strays(self, name: str, nodes: Sequence[NodeId], *, grace_s: float) -> None:
         """End them. Raises ``CouldNotLookError`` when one does not end."""
@@ -225,19 +245,19 @@ def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
             raise OSError(f"the supervisor of node {node} did not start; its last lines:\n{last}")
 
 
-def _node_facts(gang: GangDir, name: str, node: str) -> NodeFacts:
-    files = gang.node(node)
-    supervisor = files.supervisor()
+def _node_facts(attempt: AttemptFiles, name: str, node: str, census: proc.Census) -> NodeFacts:
+    files = attempt.node(node)
+    supervisor = attempt.supervisor(node)
     is_alive = supervisor is not None and proc.alive(supervisor)
     # Read after the process was looked at: an orderly end in between is then seen as such.
     end = read_json(files.exit)
-    started, alive, notice = (read_json(path) for path in (files.started, files.alive, files.notice))
+    started, alive, notice = attempt.started(node), read_json(files.alive), read_json(files.notice)
     is_orphan = supervisor is not None and not is_alive and end is None
     return NodeFacts(
         node=NodeId(node),
         claimed=supervisor is not None,
         supervisor_alive=is_alive,
-        stray=is_orphan and bool(_processes(gang, name, [node])),
+        stray=is_orphan and bool(attempt.gang.processes(name, node, census=census, left_by=supervisor)),
         started_at_s=None if started is None else started["at_s"],
         alive_at_s=None if alive is None else alive["at_s"],
         notice_deadline_s=None if notice is None else notice["deadline_s"],

@@ -6,10 +6,12 @@ What it starts outlives whoever called it, and is found again by run key from an
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import (
     FoundGang,
     GangHandle,
@@ -26,6 +28,8 @@ from airflow_llmsched.engines.local import preemption, render, states
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.ports import EngineFeature
+
+log = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -79,20 +83,34 @@ class LocalEngine:
 
     def find_all(self) -> Sequence[FoundGang]:
         """Return every gang below ``root`` that has not ended, oldest first. Raises ``CouldNotLookError``."""
-        now_s = time.time()
+        now_s, census = time.time(), proc.Census()
         with _looking("find"):
             live = [
                 self._found(_parse(name))
                 for name in self._client.names()
-                if not self._status(self._handle(_parse(name)), now_s=now_s).phase.ended
+                if not self._status(self._handle(_parse(name)), now_s=now_s, census=census).phase.ended
             ]
         return sorted(live, key=lambda gang: (gang.submitted_at_s, gang.handle.native_id))
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
-        """Return the status of each handle; one that never was is lost. Raises ``CouldNotLookError``."""
+        """Return the status of each handle; one that never was is lost. Raises ``CouldNotLookError``.
+
+        One whose files alone cannot be read is left out, unless all are.
+        """
         now_s = time.time()
-        with _looking("poll"):
-            return {handle: self._status(handle, now_s=now_s) for handle in handles}
+        census = proc.Census()
+        seen: dict[GangHandle, GangStatus] = {}
+        failure: CouldNotLookError | None = None
+        for handle in handles:
+            try:
+                with _looking("poll"):
+                    seen[handle] = self._status(handle, now_s=now_s, census=census)
+            except CouldNotLookError as error:
+                log.warning("%s: %s", handle.native_id, error)
+                failure = error
+        if failure is not None and not seen:
+            raise failure
+        return seen
 
     def stop(self, handle: GangHandle, *, grace_s: float) -> None:
         """End every process of the gang within ``grace_s`` + 5 s, launchers first. Idempotent; never by name or pid."""
@@ -138,14 +156,14 @@ class LocalEngine:
             agents_seen_at_s=max(signs_s, default=None),
         )
 
-    def _status(self, handle: GangHandle, *, now_s: float) -> GangStatus:
+    def _status(self, handle: GangHandle, *, now_s: float, census: proc.Census | None = None) -> GangStatus:
         if not self._client.exists(handle.native_id):
-            if self._client.strays(handle.native_id, self._nodes):
+            if self._client.strays(handle.native_id, self._nodes, census=census):
                 reason = "its directory was deleted; the ranks it left are ending"
                 return GangStatus(phase=GangPhase.RUNNING, observed_at_s=now_s, reason=reason)
             reason = f"there is no attempt {handle.native_id} on this engine"
             return GangStatus(phase=GangPhase.LOST, observed_at_s=now_s, fault=FaultKind.GANG_LOST, reason=reason)
-        return states.status_of(self._client.facts(handle.native_id), now_s=now_s)
+        return states.status_of(self._client.facts(handle.native_id, census=census), now_s=now_s)
 
     def _topology_node(self, node: NodeId, used: frozenset[int], *, now_s: float) -> TopologyNode:
         down = self._client.downtime(node, now_s=now_s)

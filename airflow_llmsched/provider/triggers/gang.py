@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,7 +14,8 @@ from airflow_llmsched.provider.executor import run_blocking
 from airflow_llmsched.provider.settling import settle
 
 if TYPE_CHECKING:
-    from airflow_llmsched.provider.gang_watch import GangWatch
+    from airflow_llmsched.control.poller import WatchState
+    from airflow_llmsched.provider.poller import Connection, SharedPoller
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +59,8 @@ class GangTrigger(BaseTrigger):
         """
         started_s = time.monotonic()
         try:
-            watch = await run_blocking(self._back_end, self._open)
-            while True:
-                wait_s, event = await run_blocking(self._back_end, watch.step)
-                if event is not None:
-                    break
-                await asyncio.sleep(wait_s)
+            shared_poller, connection, watch = await run_blocking("subscribe", self._subscription)
+            event = await shared_poller(connection).watch(watch)
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
             event = broken(error)
@@ -92,11 +89,12 @@ class GangTrigger(BaseTrigger):
     def _back_end(self) -> str:
         return str(self.settings.get("engine"))
 
-    # Both run on the pool: what they import takes longer than the event loop may stand still.
-    def _open(self) -> GangWatch:
-        from airflow_llmsched.provider.gang_watch import GangWatch
+    # Both run on a thread: what they import takes longer than the event loop may stand still.
+    def _subscription(self) -> tuple[Callable[[Connection], SharedPoller], Connection, WatchState]:
+        from airflow_llmsched.provider.gang_watch import subscription
+        from airflow_llmsched.provider.poller import shared_poller
 
-        return GangWatch.open(self.settings, self.watch)
+        return shared_poller, *subscription(self.settings, self.watch)
 
     def _kill(self) -> None:
         from airflow_llmsched.provider.gang_watch import cancel

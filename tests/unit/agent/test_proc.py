@@ -212,3 +212,23 @@ print(len(adopted), proc.read_stat(adopted[0].pid).parent_pid == os.getpid(), fl
 print(proc.end_all(lambda: proc.descendants(os.getpid()), grace_s=1.0))
 """
     assert subprocess.check_output([sys.executable, "-c", program], text=True).splitlines() == ["1 True", "[]"]
+
+
+def test_census_is_taken_once_for_many_marks_and_again_for_who_started_later() -> None:
+    census = proc.Census()
+    marked = [subprocess.Popen(IDLE, env={"CENSUS_TEST": str(index)}) for index in range(2)]
+    try:
+        wait_until(lambda: all(proc.marked({"CENSUS_TEST": str(index)}) for index in range(2)), 20.0)
+        assert [each.pid for each in census.marked({"CENSUS_TEST": "0"})] == [marked[0].pid]
+        late = subprocess.Popen(IDLE, env={"CENSUS_TEST": "late"})
+        marked.append(late)
+        wait_until(lambda: bool(proc.marked({"CENSUS_TEST": "late"})), 20.0)
+        assert [each.pid for each in census.marked({"CENSUS_TEST": "1"})] == [marked[1].pid]
+        early = proc.myself()
+        assert census.marked({"CENSUS_TEST": "late"}, left_by=early) == [], "counted before it was there"
+        newest = proc.identify(late.pid)
+        assert [each.pid for each in census.marked({"CENSUS_TEST": "late"}, left_by=newest)] == [late.pid]
+    finally:
+        for process in marked:
+            process.kill()
+            process.wait()

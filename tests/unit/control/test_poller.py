@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from airflow_llmsched import codec
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.poller import MAX_BACKOFF_S, HandOver, KeepWatching, Observation, WatchState, observe
+from airflow_llmsched.control.poller import (
+    MAX_BACKOFF_S,
+    HandOver,
+    KeepWatching,
+    Observation,
+    WatchState,
+    observe,
+    wants_reports,
+)
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus, NodeStatus, RankEnd
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
@@ -360,3 +368,47 @@ def test_watch_state_and_events_survive_json() -> None:
     assert isinstance(verdict, HandOver)
     plain = codec.to_plain(verdict.event, ev.Handover)
     assert codec.from_plain(ev.Handover, plain) == verdict.event  # type: ignore[arg-type]
+
+
+def test_channel_is_read_a_tenth_of_the_hang_limit_apart_while_all_is_well() -> None:
+    watch, _ = after(WATCH, replace(running(100.0), cursor=ChannelCursor(positions={})))
+    assert watch.read_at_s == 100.0
+    assert not wants_reports(watch, at_s=105.9)
+    assert wants_reports(watch, at_s=106.0)
+    watch, _ = after(watch, running(104.0))
+    assert watch.read_at_s == 100.0
+
+
+def test_channel_never_read_or_of_a_gang_that_is_still_is_read_at_every_look() -> None:
+    assert wants_reports(WATCH, at_s=100.0)
+    watch = replace(WATCH, read_at_s=199.0, last_progress_s=170.0)
+    assert not wants_reports(watch, at_s=200.0)
+    assert wants_reports(watch, at_s=200.1)
+
+
+@given(limit_s=st.floats(0.1, 1e4), idle_s=st.floats(0.0, 1e5), read_s=st.floats(0.0, 1e5))
+def test_no_gang_is_called_hung_by_a_look_that_did_not_read(limit_s: float, idle_s: float, read_s: float) -> None:
+    now_s = 1e6
+    watch = replace(
+        WATCH,
+        hang_limit_s=limit_s,
+        running_since_s=0.0,
+        last_progress_s=now_s - idle_s,
+        read_at_s=now_s - read_s,
+    )
+    _, verdict = after(watch, running(now_s))
+    assert isinstance(verdict, KeepWatching) or wants_reports(watch, at_s=now_s)
+
+
+def test_look_that_brings_nothing_new_leaves_the_state_as_it_is() -> None:
+    watch, _ = after(WATCH, running(100.0))
+    again, verdict = after(watch, running(101.0))
+    assert again is watch
+    assert verdict == KeepWatching(after_s=2.0)
+
+
+def test_renewed_lease_is_remembered_in_good_looks_and_bad() -> None:
+    watch, _ = after(WATCH, replace(running(100.0), lease_until_s=130.0))
+    assert watch.lease_until_s == 130.0
+    watch, _ = after(watch, replace(blind(101.0), lease_until_s=131.0), blind(102.0))
+    assert watch.lease_until_s == 131.0

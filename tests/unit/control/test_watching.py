@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.control.poller import HandOver, KeepWatching, WatchState
-from airflow_llmsched.control.watching import look, step, watch
-from airflow_llmsched.domain.gang import GangPhase
-from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
-from airflow_llmsched.errors import InternalError
-from airflow_llmsched.sim.channel import SimChannel
+from airflow_llmsched.control.watching import Unseen, ask, conclude, look, see, step, watch
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
+from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.errors import CouldNotLookError, InternalError
 from airflow_llmsched.sim.scripts import RankFails, SimTraining
 from tests.support.sim_house import SimHouse
 
@@ -47,26 +47,15 @@ def test_look_that_fails_is_an_observation(what: str) -> None:
     assert seen.error
 
 
-def test_look_at_an_ended_gang_reads_to_the_end_though_one_read_is_bounded() -> None:
+def test_look_at_an_ended_gang_reads_its_last_words_however_lately_it_read() -> None:
     house = SimHouse(training=SimTraining(num_steps=10))
     state = watched(house)
-    channel = house.hub.open(state.channel_root)
-    for _ in range(30):
-        house.clock.sleep(1.0)
-        channel.read(state.cursor)
-
-    class OneAtATime(SimChannel):
-        def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
-            found, _ = super().read(cursor)
-            positions = dict(cursor.positions)
-            for report in found[:1]:
-                positions[report.node] = positions.get(report.node, 0) + 1
-            return found[:1], ChannelCursor(positions=positions)
-
-    slow = OneAtATime(house.hub, state.channel_root)
-    event = watch(house.engine, slow, state, house.clock)
-    assert isinstance(event, ev.GangEnded)
-    assert (event.fault, event.last_step) == (None, 10)
+    house.clock.sleep(30.0)
+    state = replace(state, read_at_s=house.clock.now_s(), last_progress_s=house.clock.now_s())
+    _, verdict = step(house.engine, house.hub.open(state.channel_root), state, house.clock)
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.GangEnded)
+    assert (verdict.event.fault, verdict.event.last_step) == (None, 10)
 
 
 def test_fault_of_our_own_is_not_taken_for_a_failed_look() -> None:
@@ -81,7 +70,7 @@ def test_fault_of_our_own_is_not_taken_for_a_failed_look() -> None:
         look(house.engine, house.hub.open(state.channel_root), state, house.clock)
 
 
-def test_every_look_renews_the_lease_and_a_hand_over_extends_it() -> None:
+def test_look_renews_the_lease_and_a_hand_over_extends_it() -> None:
     house = SimHouse()
     state = watched(house, lease_s=30.0, handoff_limit_s=600.0)
     house.clock.sleep(5.0)
@@ -109,3 +98,99 @@ def test_watch_without_a_gang_only_waits() -> None:
     wake_at_s = house.clock.now_s() + 50.0
     event = watch(house.engine, None, WatchState(handle=None, wake_at_s=wake_at_s), house.clock)
     assert event == ev.Woke(at_s=wake_at_s)
+
+
+def test_lease_is_written_again_once_a_third_of_it_is_gone() -> None:
+    house = SimHouse()
+    state = watched(house, lease_s=30.0)
+    channel = house.hub.open(state.channel_root)
+    line = house.hub.line(state.channel_root)
+    written = []
+    for _ in range(13):
+        house.clock.sleep(2.0)
+        state, _ = step(house.engine, channel, state, house.clock)
+        written.append(line.lease_until_s)
+    assert len(set(written)) == 3
+    assert min(until_s - house.clock.now_s() for until_s in written[-1:] if until_s) >= 18.0
+
+
+def test_lease_is_renewed_though_nobody_can_ask_the_engine() -> None:
+    house = SimHouse()
+    state = watched(house, lease_s=30.0)
+    house.clock.sleep(5.0)
+    seen = see(house.hub.open(state.channel_root), state, Unseen(reason="down"), house.clock)
+    assert seen.error == "down"
+    assert house.hub.line(state.channel_root).lease_until_s == house.clock.now_s() + 30.0
+
+
+def test_batched_and_blocking_looks_conclude_the_same() -> None:
+    house = SimHouse()
+    state = watched(house)
+    assert state.handle is not None
+    house.clock.sleep(20.0)
+    channel = house.hub.open(state.channel_root)
+    told = ask(house.engine, [state.handle])[state.handle]
+    assert conclude(channel, state, told, house.clock) == step(house.engine, channel, state, house.clock)
+
+
+HANDLES = [
+    GangHandle(engine="x", key=AttemptKey(run=RunKey(f"r-{index}"), generation=1, attempt=1), native_id=str(index))
+    for index in range(64)
+]
+RUNNING = GangStatus(phase=GangPhase.RUNNING, observed_at_s=1.0)
+
+
+class Answering:
+    """An engine that breaks over ``bad`` gangs and is silent about ``mute`` ones."""
+
+    def __init__(self, *, bad: Sequence[int] = (), mute: Sequence[int] = (), blind: bool = False) -> None:
+        self.bad = {HANDLES[index] for index in bad}
+        self.mute = {HANDLES[index] for index in mute}
+        self.blind = blind
+        self.num_calls = 0
+
+    def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
+        self.num_calls += 1
+        if self.blind:
+            raise CouldNotLookError("down")
+        if self.bad & set(handles):
+            raise KeyError("a state nobody knows")
+        return {each: RUNNING for each in handles if each not in self.mute}
+
+
+def test_all_are_asked_for_by_one_call() -> None:
+    engine = Answering()
+    assert ask(engine, HANDLES) == dict.fromkeys(HANDLES, RUNNING)  # type: ignore[arg-type]
+    assert engine.num_calls == 1
+    assert ask(engine, []) == {}  # type: ignore[arg-type]
+    assert engine.num_calls == 1
+
+
+def test_back_end_that_is_down_is_asked_once() -> None:
+    engine = Answering(blind=True)
+    assert ask(engine, HANDLES) == dict.fromkeys(HANDLES, Unseen(reason="down"))  # type: ignore[arg-type]
+    assert engine.num_calls == 1
+
+
+def test_gang_that_the_answer_leaves_out_is_unseen() -> None:
+    told = ask(Answering(mute=[3]), HANDLES)  # type: ignore[arg-type]
+    assert isinstance(told[HANDLES[3]], Unseen)
+    assert [each for each in HANDLES if told[each] != RUNNING] == [HANDLES[3]]
+
+
+@pytest.mark.parametrize("bad", [0, 17, 63])
+def test_gang_that_breaks_the_call_is_found_and_the_others_are_seen(bad: int) -> None:
+    engine = Answering(bad=[bad])
+    told = ask(engine, HANDLES)  # type: ignore[arg-type]
+    assert isinstance(told[HANDLES[bad]], KeyError)
+    assert [each for each in HANDLES if told[each] != RUNNING] == [HANDLES[bad]]
+    assert engine.num_calls <= 13
+
+
+def test_engine_that_always_breaks_is_not_called_for_ever() -> None:
+    engine = Answering(bad=range(64))
+    told = ask(engine, HANDLES)  # type: ignore[arg-type]
+    assert engine.num_calls == 13
+    assert set(told) == set(HANDLES)
+    assert any(isinstance(each, KeyError) for each in told.values())
+    assert any(isinstance(each, Unseen) and "a state nobody knows" in each.reason for each in told.values())

@@ -174,3 +174,56 @@ def test_channel_that_cannot_be_read_gives_no_sign_and_no_silence(tmp_path: Path
     (tmp_path / "up").write_text("no folder")
     with pytest.raises(CouldNotLookError):
         DirectoryChannel(str(tmp_path)).last_sign_s()
+
+
+def test_latest_is_the_newest_whole_report_of_each_node_and_comes_once(tmp_path: Path) -> None:
+    channel = DirectoryChannel(str(tmp_path))
+    assert channel.latest(START) == ([], START)
+    write(tmp_path, "n0", b"".join(line("n0", seq) for seq in range(1, 4)) + line("n0", 4)[:-5])
+    write(tmp_path, "n1", line("n1", 1))
+    reports, cursor = channel.latest(START)
+    assert seqs(reports) == [("n0", 3), ("n1", 1)]
+    assert channel.latest(cursor) == ([], cursor)
+    write(tmp_path, "n0", line("n0", 4)[-5:])
+    reports, cursor = channel.latest(cursor)
+    assert seqs(reports) == [("n0", 4)]
+    assert cursor.positions["n0"] == (tmp_path / "up" / "n0.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize("tail_bytes", [1, 30, 64, 4096])
+def test_latest_reaches_the_end_of_a_long_file_whatever_it_reads_first(
+    tail_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "_TAIL_BYTES", tail_bytes)
+    write(tmp_path, "n0", b"".join(line("n0", seq) for seq in range(1, 200)))
+    channel = DirectoryChannel(str(tmp_path))
+    reports, cursor = channel.latest(START)
+    assert seqs(reports) == [("n0", 199)]
+    assert channel.num_corrupt == 0
+    assert channel.read(cursor) == ([], cursor)
+
+
+def test_latest_skips_what_is_corrupt_and_takes_the_report_before_it(tmp_path: Path) -> None:
+    write(tmp_path, "n0", line("n0", 1) + b"\n{}\n\x00\n")
+    channel = DirectoryChannel(str(tmp_path))
+    reports, cursor = channel.latest(START)
+    assert seqs(reports) == [("n0", 1)]
+    assert channel.num_corrupt == 2
+    assert channel.latest(cursor) == ([], cursor)
+
+
+def test_latest_gives_a_line_up_that_can_never_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "_TAIL_BYTES", 8)
+    monkeypatch.setattr(channel_module, "_MAX_READ_BYTES", 512)
+    write(tmp_path, "n0", b"x" * 5000)
+    channel = DirectoryChannel(str(tmp_path))
+    reports, cursor = channel.latest(START)
+    assert reports == []
+    write(tmp_path, "n0", b"\n" + line("n0", 1))
+    assert seqs(channel.latest(cursor)[0]) == [("n0", 1)]
+
+
+def test_latest_of_an_unreadable_channel_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "up" / "n0.jsonl").mkdir(parents=True)
+    with pytest.raises(CouldNotLookError, match="try again"):
+        DirectoryChannel(str(tmp_path)).latest(START)

@@ -143,3 +143,16 @@ def test_preempting_a_node_that_is_not_there_names_those_that_are(harness: Local
 
 def test_engine_is_registered_under_its_name() -> None:
     assert registry.load(registry.AdapterGroup.ENGINES, LocalEngine.name) is LocalEngine
+
+
+def test_gang_whose_files_cannot_be_read_leaves_the_others_seen(harness: LocalHarness) -> None:
+    good = submit(harness, gang_of(harness, [HANGS]))
+    bad = submit(harness, gang_of(harness, [HANGS], skip=1))
+    stop_file = harness.client.gang(bad.native_id).stop
+    stop_file.write_text("{")
+    try:
+        assert list(harness.engine.poll([good, bad])) == [good]
+        with pytest.raises(CouldNotLookError, match="look again"):
+            harness.engine.poll([bad])
+    finally:
+        stop_file.unlink()

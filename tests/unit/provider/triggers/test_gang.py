@@ -11,9 +11,11 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_llmsched import codec
 from airflow_llmsched.control.events import CancelRequested
 from airflow_llmsched.control.poller import WatchState
-from airflow_llmsched.provider import gang_watch
+from airflow_llmsched.engines.local.engine import LocalEngine
+from airflow_llmsched.provider import gang_watch, poller
+from airflow_llmsched.provider import looks as looks_module
 from airflow_llmsched.provider.gang_run import GangSettings
-from airflow_llmsched.provider.gang_watch import GangWatch
+from airflow_llmsched.provider.poller import Connection
 from airflow_llmsched.provider.triggers import gang as module
 from airflow_llmsched.provider.triggers.gang import GangTrigger, broken
 from tests.support.pipeline import first_event, python_sleeping, stored, through_json, watched
@@ -46,23 +48,24 @@ def test_a_failed_gang_is_an_event_at_the_first_look_with_the_backends_reason(ma
     deferred = pipeline.defer("run_gang")
     wait_until(lambda: not pipeline.live(), limit_s=LIMIT_S)
     looks = []
-    step = GangWatch.step
+    conclude = looks_module.conclude
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GangWatch, "step", lambda watch: looks.append(1) or step(watch))
+        patch.setattr(looks_module, "conclude", lambda *look: looks.append(1) or conclude(*look))
         payload = asyncio.run(first_event(deferred.trigger))
     assert len(looks) == 1
     assert "exited with code 3" in payload["handover"]["fault"]["summary"]
 
 
-@pytest.mark.parametrize("method", ["open", "step"])
-def test_an_unforeseen_error_is_handed_over_and_never_raised(slow, monkeypatch, method):
+@pytest.mark.parametrize(("where", "name"), [(Connection, "open"), (looks_module, "conclude"), (LocalEngine, "poll")])
+def test_an_unforeseen_error_is_handed_over_and_never_raised(slow, where, name):
     trigger = slow.defer("run_gang").trigger
 
     def fail(*_arguments):
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setattr(GangWatch, method, fail)
-    payload = asyncio.run(first_event(trigger))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, name, fail)
+        payload = asyncio.run(first_event(trigger))
     assert payload["broken"] == "ZeroDivisionError: unforeseen"
     assert payload["yielded_at_s"] > 0
 
@@ -78,22 +81,56 @@ def test_cancelling_the_watch_propagates_and_leaves_the_gang_alone(slow):
 
     async def scenario():
         loop = asyncio.get_running_loop()
-        step = GangWatch.step
+        conclude = looks_module.conclude
 
-        def note(watch):
+        def note(*look):
             loop.call_soon_threadsafe(stepped.set)
-            return step(watch)
+            return conclude(*look)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GangWatch, "step", note)
+            patch.setattr(looks_module, "conclude", note)
             watching = asyncio.ensure_future(first_event(trigger))
             await asyncio.wait_for(stepped.wait(), LIMIT_S)
             watching.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await watching
+            mine = poller._pollers[loop]
+            await asyncio.wait_for(_gone(mine), LIMIT_S)
 
     asyncio.run(scenario())
     assert len(slow.live()) == 1
+
+
+async def _gone(pollers):
+    while pollers:
+        await asyncio.sleep(0.01)
+
+
+def test_triggers_of_one_connection_share_a_poller_and_each_yields_its_own_event(slow):
+    trigger = slow.defer("run_gang").trigger
+    absent = [
+        {**trigger.watch, "handle": _renamed(trigger.watch["handle"], f"ls-absent-{index}")} for index in range(8)
+    ]
+
+    async def scenario():
+        triggers = [GangTrigger(purpose="train", settings=trigger.settings, watch=watch) for watch in absent]
+        payloads = await asyncio.gather(*map(first_event, triggers))
+        await asyncio.wait_for(_gone(poller._pollers[asyncio.get_running_loop()]), LIMIT_S)
+        return payloads
+
+    polled = []
+    poll = LocalEngine.poll
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "poll", lambda engine, handles: polled.append(len(handles)) or poll(engine, handles))
+        payloads = asyncio.run(scenario())
+    assert [each["handover"]["key"]["run"] for each in payloads] == [f"ls-absent-{index}" for index in range(8)]
+    assert sum(polled) == 8
+    assert len(polled) < 8
+
+
+def _renamed(handle, run):
+    key = {**handle["key"], "run": run}
+    return {**handle, "key": key, "native_id": f"{run}-g{key['generation']}-a{key['attempt']}"}
 
 
 @pytest.mark.parametrize("state", ["deferred", "running"])
