@@ -21,8 +21,10 @@ def look(engine: Engine, channel: RunChannel | None, watch: WatchState, clock: C
     try:
         status = engine.poll([watch.handle])[watch.handle]
         reports, cursor = _read(channel, watch.cursor, to_the_end=status.phase.ended)
-        if watch.lease_s is not None and not status.phase.ended:
-            channel.renew(until_s=clock.now_s() + watch.lease_s)
+        if not status.phase.ended:
+            channel.tend(cursor, at_s=clock.now_s())
+            if watch.lease_s is not None:
+                channel.renew(until_s=clock.now_s() + watch.lease_s)
     except TransientError as error:
         return Observation(at_s=clock.now_s(), error=str(error))
     return Observation(at_s=clock.now_s(), status=status, reports=reports, cursor=cursor)
@@ -42,11 +44,17 @@ def _read(
 
 
 def step(engine: Engine, channel: RunChannel | None, watch: WatchState, clock: Clock) -> tuple[WatchState, PollVerdict]:
-    """Look once and conclude. Before a hand-over the lease is extended by the time the hand-over may take."""
+    """Look once and conclude. Before a hand-over the lease is extended by the time the hand-over may take.
+
+    Not that of a gang that has ended or is at fault: nobody wants it to live on, and a successor may have to wait for
+    the end of its lease.
+    """
     watch, verdict = observe(watch, look(engine, channel, watch, clock))
     if isinstance(verdict, HandOver) and watch.lease_s is not None and channel is not None:
+        if isinstance(verdict.event, ev.GangEnded | ev.FaultDetected):
+            return watch, verdict
         with contextlib.suppress(TransientError):  # the lease as it stands is the best that can be had
-            channel.renew(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
+            channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
     return watch, verdict
 
 

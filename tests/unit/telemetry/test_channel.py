@@ -113,7 +113,13 @@ def test_orders_add_up_and_keep_each_other(tmp_path: Path) -> None:
     channel.order_checkpoint()
     channel.order_stop(reason="replan $(now)")
     DirectoryChannel(str(tmp_path)).order_checkpoint()
-    assert read_json(tmp_path / "down" / "orders.json") == {"v": 1, "checkpoint_seq": 2, "stop": "replan $(now)"}
+    DirectoryChannel(str(tmp_path)).order_interval(interval_s=90.0)
+    assert read_json(tmp_path / "down" / "orders.json") == {
+        "v": 1,
+        "checkpoint_seq": 2,
+        "stop": "replan $(now)",
+        "checkpoint_interval_s": 90.0,
+    }
 
 
 def test_renewal_is_overwritten_not_appended(tmp_path: Path) -> None:
