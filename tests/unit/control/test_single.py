@@ -35,7 +35,10 @@ class Bench:
     def worker(self, **changes: object) -> SingleRun:
         """Return what a new worker would use."""
         settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-        return SingleRun(settings, engine=self.house.engine, clock=self.house.clock, make_gang=self.make_gang)
+        house = self.house
+        return SingleRun(
+            settings, engine=house.engine, clock=house.clock, make_gang=self.make_gang, open_channel=house.hub.open
+        )
 
     def make_gang(self, key: AttemptKey) -> GangSpec:
         self.made.append(key)
