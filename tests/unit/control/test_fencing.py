@@ -135,7 +135,7 @@ def test_lease_that_cannot_be_revoked_lets_nothing_start() -> None:
     assert len(house.driver().attempts()) == 1
 
 
-def test_frozen_watcher_that_renews_late_keeps_no_zombie_alive() -> None:
+def test_stale_watcher_that_goes_on_renewing_keeps_no_zombie_alive() -> None:
     house = house_of()
     outcome = house.driver().start()
     assert isinstance(outcome, Watch)
@@ -144,8 +144,10 @@ def test_frozen_watcher_that_renews_late_keeps_no_zombie_alive() -> None:
     outcome = house.driver().handle(_watched(house, outcome, lambda: None))
     assert len(awaited(house)) == 1
     root = house.driver().attempts()[0].channel_root
-    house.clock.sleep(2.0)
-    house.hub.open(root).extend(until_s=house.clock.now_s() + 10_000.0)
+    assert isinstance(outcome, Watch)
+    while house.clock.now_s() < (outcome.state.wake_at_s or 0.0):
+        house.clock.sleep(5.0)
+        house.hub.open(root).renew(until_s=house.clock.now_s() + LEASE_S)
     assert isinstance(house.finish(outcome), Succeeded)
     assert house.engine.overlaps == []
 
@@ -178,7 +180,7 @@ def test_ranks_of_two_gangs_are_never_alive_at_once(
 ) -> None:
     house = SimHouse(training=SimTraining(num_steps=60), tree=tree_of(5), workload=workload_of(), seed=seed)
     house.context = replace(house.context, lease_s=LEASE_S, handoff_limit_s=200.0, capacity_wait_s=600.0)
-    due = sorted(partitions)
+    due = sorted(partitions, key=lambda each: each[0])
     outcome: Outcome = house.driver().start()
     generation = 0
     for number in range(1, 60):
