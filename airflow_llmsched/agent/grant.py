@@ -32,7 +32,7 @@ class Grant(NamedTuple):
                 issued_at_s=float(plain["issued_at_s"]),
                 expires_at_s=float(plain["expires_at_s"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the grant of URLs is damaged ({type(error).__name__})") from None
         if not all(isinstance(url, str) and url.startswith(_SCHEMES) for url in (*grant.up, *grant.down.values())):
             raise ValueError("the grant of URLs holds something that is no http or https URL")

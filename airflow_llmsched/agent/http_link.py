@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from airflow_llmsched.agent.grant import Grant
 from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED, Down, is_revoked, orders_of, until_of
-from airflow_llmsched.agent.spool import read_json
+from airflow_llmsched.agent.spool import parse, read_json
 
 REQUEST_LIMIT_S = 10.0
 _CONNECT_LIMIT_S = 5.0
@@ -200,11 +200,8 @@ class HttpLink:
         if answer.body is None:
             self._say(name, f"cannot read {name}: {answer.trouble}")
             return None
-        try:
-            plain = json.loads(answer.body)
-        except ValueError:
-            plain = None
-        if not isinstance(plain, dict):
+        plain = parse(answer.body)
+        if plain is None:
             self._say(name, f"cannot read {name}: no JSON object")
             return None
         self._say(name, "")

@@ -5,6 +5,7 @@ The form over HTTP is ``agent.http_link``. A supervisor cannot tell them apart: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -96,9 +97,11 @@ class DirectoryLink:
 def until_of(lease: Mapping[str, Any] | None) -> float | None:
     """Return until when a lease runs (Unix seconds), None for what is no lease."""
     try:
-        return None if lease is None else float(lease["until_s"])
-    except (KeyError, TypeError, ValueError):
+        until_s = None if lease is None else float(lease["until_s"])
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
+    # One without an end would fence nobody ever again.
+    return until_s if until_s is not None and math.isfinite(until_s) else None
 
 
 def orders_of(orders: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -112,7 +115,7 @@ def orders_of(orders: Mapping[str, Any] | None) -> dict[str, Any] | None:
             "stop": orders["stop"],
             "checkpoint_interval_s": None if interval_s is None else float(interval_s),
         }
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

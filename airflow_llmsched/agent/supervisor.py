@@ -20,7 +20,6 @@ from airflow_llmsched.agent import launch, proc, wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.fence import Lease, Orders
 from airflow_llmsched.agent.gangdir import GangDir, is_full
-from airflow_llmsched.agent.http_link import HttpLink
 from airflow_llmsched.agent.link import DirectoryLink, Link
 from airflow_llmsched.agent.meeting import hold_port
 from airflow_llmsched.agent.spool import read_json, tail, write_json
@@ -328,6 +327,8 @@ def open_link(body: dict[str, Any], *, node: str) -> Link:
     links = body.get("channel_links")
     if links is None:
         return DirectoryLink(body["channel_root"], node=node)
+    from airflow_llmsched.agent.http_link import HttpLink  # noqa: PLC0415  # loads ssl: not for a directory
+
     grant = Path(links) / f"{node}.json"
     return HttpLink(grant, node=node, flush_interval_s=body["flush_interval_s"], lease_s=body["lease_s"])
 

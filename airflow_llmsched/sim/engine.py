@@ -324,7 +324,10 @@ class SimEngine:
                 raise CapacityError(f"node {node_id} has {free} of {wanted} slots free")
 
     def _used(self, node: NodeId) -> int:
-        return sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
+        zombies = sum(
+            slot.rank in gang.zombies for gang in self._gangs.values() for slot in gang.spec.placement.on(node)
+        )
+        return zombies + sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
 
     def _on(self, node: NodeId) -> list[SimGang]:
         return [gang for gang in self._gangs.values() if not gang.phase.ended and node in gang.spec.placement.nodes]

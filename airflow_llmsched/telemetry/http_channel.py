@@ -7,7 +7,6 @@ holds orders, lease, revocation and, in ``grants/<node>.json``, the next URLs. T
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 
 from airflow_llmsched import codec
 from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
-from airflow_llmsched.agent.spool import write_json
+from airflow_llmsched.agent.spool import parse, write_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.errors import CouldNotLookError, ObjectExistsError, ObjectMissingError, SpecError, StoreError
@@ -241,11 +240,8 @@ class ObjectChannel:
             data = self._store.get(key)
         except ObjectMissingError:
             return None
-        try:
-            plain = json.loads(data)
-        except ValueError:
-            plain = None
-        if not isinstance(plain, dict):
+        plain = parse(data)
+        if plain is None:
             raise StoreError(f"object {key!r} in {self._store.uri} holds no JSON object: look at it, or delete it")
         return plain
 

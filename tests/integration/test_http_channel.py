@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
+from airflow_llmsched.errors import LaunchError
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.telemetry.http_channel import ObjectChannel
 from tests.support.local_engine import LocalHarness
@@ -45,9 +45,8 @@ class Site:
     def __init__(self, root: Path, signed: SignedStore, store: LocalStore) -> None:
         self.harness = LocalHarness(root / "site")
         self.signed = signed
-        self.key = AttemptKey(
-            run=RunKey(f"ls-http-{os.getpid()}-{time.monotonic_ns() % 10**6}"), generation=1, attempt=1
-        )
+        run = RunKey(f"ls-http-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+        self.key = AttemptKey(run=run, generation=1, attempt=1)
         self.channel = ObjectChannel(store, "ch", presigner=signed, links=root / "links")
 
     def launch(self, *, lease_s: float | None, num_steps: int = 10**6) -> GangHandle:
@@ -66,7 +65,7 @@ class Site:
         )
         package = str(Path(__file__).parents[2])
         gang = self.harness.run_python(gang, TRAINER.format(package=package, num_steps=num_steps))
-        return self.harness.engine.submit(self.harness.engine.render(replace(gang)), key=self.key)
+        return self.harness.engine.submit(self.harness.engine.render(gang), key=self.key)
 
     def phase(self, handle: GangHandle) -> GangPhase:
         return self.harness.engine.poll([handle])[handle].phase
@@ -158,10 +157,15 @@ def test_slow_store_stalls_no_rank(site: Site) -> None:
     site.signed.slow_s = 0.0
 
 
-def test_missing_grant_starts_nothing_and_says_so(site: Site) -> None:
-    (Path(site.channel.prepare((NodeId("n0"), NodeId("n1")), at_s=time.time()) or "") / "n1.json").unlink()
-    prepare, site.channel.prepare = site.channel.prepare, lambda *_, **__: str(site.channel._links)  # type: ignore[method-assign]
-    with pytest.raises(Exception, match="grant of URLs of node n1 is missing"):
+def test_missing_grant_starts_nothing_and_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = site.channel.prepare
+
+    def prepare_one(nodes: Sequence[NodeId], *, at_s: float) -> str | None:
+        links = prepare(nodes, at_s=at_s)
+        (Path(links or "") / "n1.json").unlink()
+        return links
+
+    monkeypatch.setattr(site.channel, "prepare", prepare_one)
+    with pytest.raises(LaunchError, match="grant of URLs of node n1 is missing"):
         site.launch(lease_s=None)
-    site.channel.prepare = prepare  # type: ignore[method-assign]
     assert proc.marked({"LLMSCHED_ATTEMPT_NAME": site.key.name}) == []

@@ -99,7 +99,7 @@ class SignedStore:
                     self.end_headers()
                     self.wfile.write(answer[1])
 
-            do_GET = do_PUT = _serve  # noqa: N815
+            do_GET = do_PUT = _serve
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 return

@@ -61,13 +61,26 @@ def test_renewal_whose_revocation_cannot_be_looked_up_is_none(tmp_path: Path, do
     assert DirectoryLink(str(tmp_path), node="n0").down().lease_until_s is None
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"until_s":"soon"}', '{"until_s":null}', "{}"])
+HUGE = '{"until_s":1' + "0" * 400 + "}"
+DEEP = "[" * 99_999
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"until_s":"soon"}', '{"until_s":null}', "{}", '{"until_s":1e999}', '{"until_s":NaN}', HUGE, DEEP],
+)
 def test_unreadable_lease_renews_nothing(tmp_path: Path, down: Path, content: str) -> None:
     (down / "lease.json").write_text(content)
     assert DirectoryLink(str(tmp_path), node="n0").down().lease_until_s is None
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint_seq":1}', '{"checkpoint_seq":"x","stop":null}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"checkpoint_seq":1}', '{"checkpoint_seq":"x","stop":null}', '{"checkpoint_seq":{}}'),
+        *('{"checkpoint_seq":1e999,"stop":"x"}', '{"a":' * 99_999),
+    ],
+)
 def test_unreadable_orders_are_none(tmp_path: Path, down: Path, content: str) -> None:
     (down / "orders.json").write_text(content)
     assert DirectoryLink(str(tmp_path), node="n0").down().orders is None
