@@ -105,8 +105,8 @@ class Supervisor:
             if not self._gang.request.exists():
                 reason = f"node {self._node}: {self._gang.path} was deleted under its running gang"
                 self._trouble = Verdict(ABORTED, "gang_lost", reason)
-            self._link.ready()  # a channel that cannot be used at all fails the start, not the training
             if self._go_at_s is None:
+                self._link.ready()  # a channel that cannot be used fails the start; later it costs reports, no more
                 self._launch()
             self._orders.forward(down.orders, self._gang.notices(self._nodes))
             self._collector.read()
@@ -239,10 +239,14 @@ class Supervisor:
 
     def _flush(self, now_s: float) -> None:
         write_json(self._dir.alive, {"v": wire.VERSION, "at_s": now_s})  # also finds out whether the disk is full
-        if self._link.ready():
+        is_ready = False
+        try:
+            is_ready = self._link.ready()
+        finally:
+            if not is_ready:
+                self._collector.defer()
+        if is_ready:
             self._link.send(self._collector.report(now_s=now_s))
-        else:
-            self._collector.defer()
 
     def _finish(self, verdict: Verdict) -> None:
         verdict = self._announce(verdict)
