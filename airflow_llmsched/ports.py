@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.gang import FoundGang, GangHandle, GangSpec, GangStatus, LaunchRequest
-from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
@@ -74,7 +74,17 @@ class Engine(Protocol):
 
 
 class RunChannel(Protocol):
-    """Control's end of the channel to the agents of one attempt."""
+    """Control's end of the channel to the agents of one attempt. See ``testing.channel_contract``."""
+
+    def prepare(self, nodes: Sequence[NodeId], *, at_s: float) -> str | None:
+        """Make ready for agents on ``nodes``, before the gang is submitted. Safe to repeat. Raises ``StoreError``.
+
+        Returns the folder of the 0600 files ``<node>.json`` that hand each agent its secret way in, for
+        ``GangSpec.channel_links``; None when agents need none.
+        """
+
+    def tend(self, cursor: ChannelCursor, *, at_s: float) -> None:
+        """Keep the agents able to use the channel: called with each new cursor; does nothing while nothing is due."""
 
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return whole reports after ``cursor``, in order per node, and the new cursor. A torn last one waits."""
@@ -91,8 +101,20 @@ class RunChannel(Protocol):
     def order_stop(self, *, reason: str) -> None:
         """Ask all ranks to save and exit 0 at the next step boundary."""
 
+    def order_interval(self, *, interval_s: float) -> None:
+        """Ask the trainer to save every ``interval_s`` seconds from now on."""
+
     def renew(self, *, until_s: float) -> None:
-        """Let agents keep their ranks until ``until_s``; later ones fence themselves."""
+        """Let agents keep their ranks until ``until_s``, at most a lease's length from now; then they end them."""
+
+    def extend(self, *, until_s: float) -> None:
+        """Renew for longer than a lease's length, because a hand-over may take that long. Noted before it is done."""
+
+    def revoke(self, *, at_s: float, lease_s: float) -> float:
+        """Have agents honour no renewal from now on. Idempotent. Raises ``StoreError``.
+
+        Returns when the last lease ends that any agent can have honoured, whoever renewed it and whenever.
+        """
 
 
 class ChannelWitness(Protocol):
@@ -137,6 +159,13 @@ class ObjectInfo:
     key: str
     num_bytes: int
     modified_s: float
+
+
+class Presigner(Protocol):
+    """Makes URLs by which whoever holds one may do one thing to one object for a while, without credentials."""
+
+    def presign(self, method: Literal["GET", "PUT"], keys: Sequence[str], *, lifetime_s: float) -> Sequence[str]:
+        """Return a URL for each key. They are secrets. Raises ``StoreError``, ``SpecError`` where a store has none."""
 
 
 class ObjectStore(Protocol):

@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing
 if TYPE_CHECKING:
     from airflow_llmsched.agent.api import (
         RankLayout,
+        checkpoint_interval_s,
         checkpoint_requested,
         checkpoint_saved,
         evaluating,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RankLayout",
+    "checkpoint_interval_s",
     "checkpoint_requested",
     "checkpoint_saved",
     "evaluating",

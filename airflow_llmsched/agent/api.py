@@ -52,6 +52,7 @@ class _Rank:
         self.seen_checkpoint_seq = 0
         self.served_checkpoint_seq = 0
         self.stop = False
+        self.checkpoint_interval_s: float | None = None
         self._orders_stamp: tuple[int, int, int] | None = None
 
     def append(self, record: dict[str, Any]) -> None:
@@ -85,6 +86,8 @@ class _Rank:
                 orders = json.load(file)
             self.seen_checkpoint_seq = int(orders["checkpoint_seq"])
             self.stop = orders["stop"] is not None
+            interval_s = orders.get("checkpoint_interval_s")
+            self.checkpoint_interval_s = None if interval_s is None else float(interval_s)
             self._orders_stamp = stamp
         except FileNotFoundError:
             return
@@ -179,6 +182,13 @@ def checkpoint_requested() -> bool:
     rank = _rank()
     rank.read_orders()
     return rank.seen_checkpoint_seq > rank.served_checkpoint_seq
+
+
+def checkpoint_interval_s() -> float | None:
+    """Return the interval at which control now wants checkpoints, None while the trainer's own setting stands."""
+    rank = _rank()
+    rank.read_orders()
+    return rank.checkpoint_interval_s
 
 
 def _measured(kind: str, step: int | None) -> Iterator[None]:

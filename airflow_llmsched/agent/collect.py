@@ -11,6 +11,9 @@ from typing import Any
 from airflow_llmsched.agent import wire
 from airflow_llmsched.agent.spool import LineReader
 
+MAX_WAITING = 20_000
+"""Records of one kind that wait for a report. Beyond that the oldest are given up, and the next report says so."""
+
 _SPOOL_NAME = re.compile(r"rank-(\d+)\.jsonl")
 
 
@@ -66,6 +69,8 @@ class Collector:
         self._steps: list[dict[str, Any]] = []
         self._spans: list[dict[str, Any]] = []
         self._marks: list[dict[str, Any]] = []
+        self._num_deferred = 0
+        self._num_dropped = 0
         self.ranks: dict[int, RankView] = {}
 
     def read(self) -> None:
@@ -80,6 +85,14 @@ class Collector:
                 self.ranks[rank] = RankView(rank=rank)
             for record in self._readers[rank].read():
                 self._take(self.ranks[rank], record)
+
+    def defer(self) -> None:
+        """Let an interval pass without a report: the next one covers it too, as far as memory allows."""
+        self._num_deferred += 1
+        for waiting in (self._steps, self._spans, self._marks):
+            too_many = max(0, len(waiting) - MAX_WAITING)
+            del waiting[:too_many]
+            self._num_dropped += too_many
 
     def report(self, *, now_s: float) -> dict[str, Any]:
         """Return the next report and forget what it holds."""
@@ -97,8 +110,11 @@ class Collector:
             steps=self._steps,
             spans=self._spans,
             marks=self._marks,
+            num_deferred=self._num_deferred,
+            num_dropped=self._num_dropped,
         )
         self._steps, self._spans, self._marks = [], [], []
+        self._num_deferred = self._num_dropped = 0
         return report
 
     def _take(self, view: RankView, record: dict[str, Any]) -> None:

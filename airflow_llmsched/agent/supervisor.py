@@ -20,11 +20,13 @@ from airflow_llmsched.agent import launch, proc, wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.fence import Lease, Orders
 from airflow_llmsched.agent.gangdir import GangDir, is_full
+from airflow_llmsched.agent.link import DirectoryLink, Link
 from airflow_llmsched.agent.meeting import hold_port
-from airflow_llmsched.agent.spool import LineWriter, read_json, tail, write_json
+from airflow_llmsched.agent.spool import read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
     DONE,
+    STOPPED,
     LauncherEnd,
     Peer,
     Verdict,
@@ -39,13 +41,17 @@ _LAUNCHER_TAIL_LINES = 200  # the cause stands above torchrun's long traceback
 _TICK_S = 0.1
 _LAUNCHER_LIMIT_S = 3.0
 _CENSUS_INTERVAL_S = 2.0
+_LAST_REPORT_LIMIT_S = 10.0
+_LAST_REPORT_OF_A_STOP_LIMIT_S = 1.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
     """One node's part of one attempt, from go to exit record."""
 
-    def __init__(self, gang: GangDir, request: dict[str, Any], *, node: str, identity: proc.Process) -> None:
+    def __init__(
+        self, gang: GangDir, request: dict[str, Any], *, node: str, identity: proc.Process, link: Link
+    ) -> None:
         self._gang = gang
         self._dir = gang.node(node)
         self._node = node
@@ -57,18 +63,13 @@ class Supervisor:
         self._nodes = [each["node"] for each in self._body["nodes"]]
         self._peers = {name: gang.node(name) for name in self._nodes if name != node}
         self._peer_supervisors: dict[str, proc.Process] = {}
-        channel = Path(self._body["channel_root"])
-        self._lease = Lease(
-            channel / "down" / "lease.json", lease_s=self._body["lease_s"], start_s=self._submitted_at_s
-        )
-        self._orders = Orders(channel / "down" / "orders.json", self._dir.spool)
-        self._up = channel / "up" / f"{node}.jsonl"
-        self._writer = LineWriter(str(self._up))
+        self._link = link
+        self._lease = Lease(lease_s=self._body["lease_s"], start_s=self._submitted_at_s)
+        self._orders = Orders(self._dir.spool)
         self._collector = Collector(self._dir.spool, node=node)
         self._launchers: dict[int, int | None] = {}
         self._terminated = False
         self._trouble: Verdict | None = None
-        self._unsent: list[dict[str, Any]] = []
         self._go_at_s: float | None = None
         self._next_flush_s = 0.0  # by the monotonic clock, like the next: the wall clock may jump by an hour
         self._next_census_s = 0.0
@@ -98,16 +99,16 @@ class Supervisor:
 
     def _step(self) -> Verdict | None:
         now_s = time.time()
+        down = self._link.down()
+        expired = self._lease.expired(down.lease_until_s, now_s=now_s)
         with self._disk():
             if not self._gang.request.exists():
                 reason = f"node {self._node}: {self._gang.path} was deleted under its running gang"
                 self._trouble = Verdict(ABORTED, "gang_lost", reason)
-            if not self._up.parent.exists():
-                self._up.parent.mkdir(parents=True, exist_ok=True)
             if self._go_at_s is None:
+                self._link.ready()  # a channel that cannot be used fails the start; later it costs reports, no more
                 self._launch()
-            notices = self._gang.notices(self._nodes)
-            self._orders.forward(notices)
+            self._orders.forward(down.orders, self._gang.notices(self._nodes))
             self._collector.read()
             self._note_vanished_wrappers()
             if time.monotonic() >= self._next_flush_s:
@@ -116,7 +117,7 @@ class Supervisor:
             if time.monotonic() >= self._next_census_s:
                 self._next_census_s = time.monotonic() + _CENSUS_INTERVAL_S
                 self._note_unmarked()
-        view = self._view(now_s)
+        view = self._view(now_s, lease_expired=expired)
         with self._disk():
             self._publish(view)
         return decide(view._replace(trouble=self._trouble))
@@ -190,8 +191,7 @@ class Supervisor:
             self._dir.note_unmarked(unmarked)
             self._unmarked = unmarked
 
-    def _view(self, now_s: float) -> View:
-        expired = self._lease.expired(now_s=now_s)
+    def _view(self, now_s: float, *, lease_expired: bool) -> View:
         ended = [code for code in self._launchers.values() if code is not None]
         log_tail = tail(self._dir.launcher_log, _LAUNCHER_TAIL_LINES) if ended else ""
         return View(
@@ -208,7 +208,7 @@ class Supervisor:
             stop_asked=self._gang.stop.exists(),
             abort=read_json(self._gang.abort),
             terminated=self._terminated,
-            lease_expired=expired,
+            lease_expired=lease_expired,
             lease_until_s=self._lease.until_s,
         )
 
@@ -239,13 +239,14 @@ class Supervisor:
 
     def _flush(self, now_s: float) -> None:
         write_json(self._dir.alive, {"v": wire.VERSION, "at_s": now_s})  # also finds out whether the disk is full
-        self._unsent.append(self._collector.report(now_s=now_s))
+        is_ready = False
         try:
-            while self._unsent:
-                self._writer.append(self._unsent[0])
-                self._unsent.pop(0)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._up)) from error
+            is_ready = self._link.ready()
+        finally:
+            if not is_ready:
+                self._collector.defer()
+        if is_ready:
+            self._link.send(self._collector.report(now_s=now_s))
 
     def _finish(self, verdict: Verdict) -> None:
         verdict = self._announce(verdict)
@@ -257,7 +258,8 @@ class Supervisor:
             self._collector.read()
             self._note_vanished_wrappers()
         with self._disk():
-            self._flush(time.time())
+            limit_s = _LAST_REPORT_OF_A_STOP_LIMIT_S if verdict.outcome == STOPPED else _LAST_REPORT_LIMIT_S
+            self._link.close(self._collector.report(now_s=time.time()), limit_s=limit_s)
         ends = [
             {
                 **view.end,
@@ -324,6 +326,17 @@ class Supervisor:
             print(f"llmsched: node {self._node}: could not end {left}", file=sys.stderr)  # noqa: T201
 
 
+def open_link(body: dict[str, Any], *, node: str) -> Link:
+    """Open the node's way to control: by presigned URLs when it was given a grant of them, else the directory."""
+    links = body.get("channel_links")
+    if links is None:
+        return DirectoryLink(body["channel_root"], node=node)
+    from airflow_llmsched.agent.http_link import HttpLink  # noqa: PLC0415  # loads ssl: not for a directory
+
+    grant = Path(links) / f"{node}.json"
+    return HttpLink(grant, node=node, flush_interval_s=body["flush_interval_s"], lease_s=body["lease_s"])
+
+
 def main(argv: list[str]) -> int:
     """Detach, claim the node, supervise. Returns in the caller's child once the claim stands (0) or failed (1)."""
     if len(argv) != 2:
@@ -364,12 +377,13 @@ def _supervise(gang: GangDir, node: str, *, claimed: Callable[[], None]) -> None
     if request is None:
         raise FileNotFoundError(f"{gang.request} is missing: {gang.path} is no attempt's directory")
     identity = proc.myself()
+    link = open_link(request["body"], node=node)  # before the claim: without a way to control, nothing may start
     first = request["body"]["nodes"][0]["node"]
     with hold_port() if node == first else contextlib.nullcontext() as port:
         is_ours = gang.node(node).claim(identity, at_s=time.time(), port=port)
         claimed()
         if is_ours:
-            Supervisor(gang, request, node=node, identity=identity).run()
+            Supervisor(gang, request, node=node, identity=identity, link=link).run()
 
 
 if __name__ == "__main__":

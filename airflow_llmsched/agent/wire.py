@@ -111,8 +111,10 @@ def node_report(
     steps: Iterable[Mapping[str, Any]],
     spans: Iterable[Mapping[str, Any]],
     marks: Iterable[Mapping[str, Any]],
+    num_deferred: int = 0,
+    num_dropped: int = 0,
 ) -> dict[str, Any]:
-    """One aggregated record of one node and flush interval."""
+    """One aggregated record of one node and flush interval, and of ``num_deferred`` intervals before it."""
     return {
         "node": node,
         "seq": seq,
@@ -121,4 +123,6 @@ def node_report(
         "steps": list(steps),
         "spans": list(spans),
         "marks": list(marks),
+        "num_deferred": num_deferred,
+        "num_dropped": num_dropped,
     }

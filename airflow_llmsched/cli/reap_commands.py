@@ -20,7 +20,7 @@ from airflow_llmsched.errors import LlmschedError, SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine
 from airflow_llmsched.registry import AdapterGroup, load
-from airflow_llmsched.telemetry.channel import DirectoryChannel
+from airflow_llmsched.telemetry.channel import open_witness
 
 EXIT_FAILED = 1
 EXIT_WOULD_REAP = 3
@@ -60,7 +60,7 @@ def reap(  # noqa: PLR0917 - options, all of them given by name
             store=open_store(str(state_root)),
             deployment_id=known_deployment_id(open_store(str(state_root))),
             engine=_open_engine(engine, engine_options, state_root),
-            open_witness=DirectoryChannel,
+            open_witness=open_witness,
             ask=_asker(airflow_api, token, without_airflow=without_airflow),
             clock=SystemClock(),
         )

@@ -23,13 +23,15 @@ class StopOthers:
 class ChoosePlan:
     """Plan on what is free now: ``keep`` if its nodes are, else anew, off the ``excluded`` nodes where possible.
 
-    ``first`` is set until the generation has launched: a plan made before the run opened may serve.
+    ``first`` is set until the generation has launched: a plan made before the run opened may serve. ``unfenced`` are
+    the channels of gangs that ended without a witness: their agents must have fenced themselves first.
     """
 
     keep: Plan | None
     excluded: tuple[NodeId, ...]
     first: bool
     waiting_since_s: float | None
+    unfenced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class RunContext:
     ``checkpoint_root`` is where the trainer saves.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
     has (None: exit 0 is success). ``deadline_s`` is absolute, in Unix seconds. A run waits up to ``capacity_wait_s``
-    for what it needs.
+    for what it needs. ``channel_dir`` is where channels live (default: ``run_dir``).
     """
 
     run_key: RunKey
@@ -49,6 +49,7 @@ class RunContext:
     capacity_wait_s: float = 3600.0
     capacity_poll_s: float = 5.0
     verify_depth: VerifyDepth = VerifyDepth.CONTENT
+    channel_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

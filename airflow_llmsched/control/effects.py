@@ -14,6 +14,7 @@ from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.faults import fault_of
+from airflow_llmsched.control.fencing import Fences
 from airflow_llmsched.control.launch import build_gang, channel_root_of
 from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
@@ -51,6 +52,15 @@ class Effects:
         self._shelf = CheckpointShelf(checkpoints, context.checkpoint_root, context.verify_depth)
         self._open_channel = open_channel
         self._clock = clock
+        self._fences = Fences(
+            run=context.run_key,
+            lease_s=context.lease_s,
+            grace_s=context.workload.launcher.grace_s,
+            engine=engine,
+            open_channel=open_channel,
+            channel_root_of=lambda key: channel_root_of(context, key),
+            clock=clock,
+        )
         self._table: Mapping[type[Any], Callable[[Any], tuple[ev.AnyEvent, ...]]] = {
             cmd.StopOthers: self._stop_others,
             cmd.ChoosePlan: self._choose_plan,
@@ -121,6 +131,9 @@ class Effects:
     def _choose_plan(self, command: cmd.ChoosePlan) -> tuple[ev.AnyEvent, ...]:
         if self._too_late():
             return (ev.DeadlineReached(at_s=self._clock.now_s()),)
+        fence = self._fences.awaited(command.unfenced)
+        if fence is not None:
+            return (fence,)
         tree = self._engine.topology()
         return (choose_plan(command, self._context, tree, self._planner, now_s=self._clock.now_s()),)
 
@@ -136,14 +149,19 @@ class Effects:
         return (ev.LaunchIntended(at_s=self._clock.now_s(), key=command.key, channel_root=root),)
 
     def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
-        self.stop_live(through=command.key, keep=command.key)
         known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
+        stopped = self.stop_live(through=command.key, keep=command.key)
+        if stopped and not known and (fence := self._fences.awaited()) is not None:
+            reason = "a gang of the run that nobody knew of has just been stopped, not all of it in sight"
+            return (ev.LaunchRefused(at_s=fence.at_s, reason=reason, retry_at_s=fence.until_s),)
+        channel = self._open_channel(command.channel_root)
         gang = build_gang(
             self._context,
             key=command.key,
             plan=command.plan,
             channel_root=command.channel_root,
             checkpoint=command.checkpoint,
+            channel_links=channel.prepare(command.plan.placement.nodes, at_s=self._clock.now_s()),
         )
         request = self._engine.render(gang)
         try:

@@ -96,6 +96,16 @@ class Woke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FenceAwaited:
+    """Ranks of an ended gang may be alive on ``nodes``, unseen: nothing is launched before ``until_s``."""
+
+    at_s: float
+    until_s: float
+    nodes: tuple[NodeId, ...] = ()
+    kind: Literal["fence_awaited"] = "fence_awaited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedCheckpoint:
     """A newer checkpoint that was passed over, and why."""
 
@@ -325,6 +335,7 @@ AnyEvent = (
     | PlanChosen
     | PlanRefused
     | Woke
+    | FenceAwaited
     | CheckpointChosen
     | CheckpointMissing
     | LaunchIntended

@@ -20,12 +20,18 @@ CHECKPOINT_ROOT_VARIABLE = wire.CHECKPOINT_ROOT
 
 
 def channel_root_of(context: RunContext, key: AttemptKey) -> str:
-    """Return where the attempt's agents report: ``<run dir>/channel/<attempt name>``."""
-    return f"{context.run_dir.rstrip('/')}/channel/{key.name}"
+    """Return where the attempt's agents report: ``<channel dir>/channel/<attempt name>``."""
+    return f"{(context.channel_dir or context.run_dir).rstrip('/')}/channel/{key.name}"
 
 
 def build_gang(
-    context: RunContext, *, key: AttemptKey, plan: Plan, channel_root: str, checkpoint: CheckpointRef | None
+    context: RunContext,
+    *,
+    key: AttemptKey,
+    plan: Plan,
+    channel_root: str,
+    checkpoint: CheckpointRef | None,
+    channel_links: str | None = None,
 ) -> GangSpec:
     """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0, with the weights the spec names)."""
     launcher = context.workload.launcher
@@ -50,4 +56,5 @@ def build_gang(
         flush_interval_s=context.flush_interval_s,
         lease_s=context.lease_s,
         origin=context.origin,
+        channel_links=channel_links,
     )

@@ -21,7 +21,7 @@ from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.decision import Abort, Migrate
-from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.domain.health import Fault
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.plan import Plan
@@ -67,6 +67,8 @@ class RunState:
 
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
     ``checkpoint`` the one that the next or current launch resumes from. ``gang_ended`` once the engine has said so.
+    ``unfenced`` are the channels of gangs that ended without a witness, in any generation; nothing is launched before
+    ``fence_until_s``.
     """
 
     run: RunKey
@@ -90,6 +92,8 @@ class RunState:
     reason: str = ""
     waiting_since_s: float | None = None
     waiting_until_s: float | None = None
+    unfenced: tuple[str, ...] = ()
+    fence_until_s: float | None = None
     released: bool = False
     story: tuple[str, ...] = ()
 
@@ -142,6 +146,7 @@ def _opened(state: RunState, event: ev.Opened) -> RunState:
         generation=event.generation,
         asked_generation=event.asked_generation,
         owner=event.owner,
+        unfenced=state.unfenced,
         story=state.story,
     )
 
@@ -171,6 +176,24 @@ def _unchanged(state: RunState, _event: Any) -> RunState:
 
 def _planning(state: RunState, _event: Any) -> RunState:
     return replace(state, phase=RunPhase.PLANNING)
+
+
+def _woke(state: RunState, event: ev.Woke) -> RunState:
+    if state.fence_until_s is not None and event.at_s < state.fence_until_s:
+        return replace(state, waiting_until_s=state.fence_until_s)
+    unfenced = state.unfenced if state.fence_until_s is None else ()
+    return replace(state, phase=RunPhase.PLANNING, fence_until_s=None, unfenced=unfenced)
+
+
+def _fence_awaited(state: RunState, event: ev.FenceAwaited) -> RunState:
+    where = f" on {', '.join(event.nodes)}" if event.nodes else ""
+    return replace(
+        state,
+        phase=RunPhase.WAITING,
+        waiting_until_s=event.until_s,
+        fence_until_s=event.until_s,
+        reason=f"waits until ranks that may be alive{where}, unseen, have been ended by their own agents",
+    )
 
 
 def _plan_chosen(state: RunState, event: ev.PlanChosen) -> RunState:
@@ -227,6 +250,7 @@ def _launch_refused(state: RunState, event: ev.LaunchRefused) -> RunState:
 
 def _gang_ended(state: RunState, event: ev.GangEnded) -> RunState:
     _require_current(state, event)
+    state = _note_unconfirmed(state, event.status)
     state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step)
     if event.fault is None:
         return replace(state, phase=RunPhase.FINISHING)
@@ -256,6 +280,7 @@ def _deadline_reached(state: RunState, event: ev.DeadlineReached) -> RunState:
 
 def _stopped(state: RunState, event: ev.Stopped) -> RunState:
     _require_current(state, event)
+    state = _note_unconfirmed(state, event.status)
     state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step, handle=None)
     if state.phase is RunPhase.CANCELLING:
         return state
@@ -309,6 +334,12 @@ def _released(state: RunState, _event: ev.Released) -> RunState:
 
 def _recovering(state: RunState, fault: Fault) -> RunState:
     return replace(state, phase=RunPhase.RECOVERING, fault=fault, history=state.history.struck(fault))
+
+
+def _note_unconfirmed(state: RunState, status: GangStatus) -> RunState:
+    if not status.unconfirmed_nodes or state.channel_root in state.unfenced:
+        return state
+    return replace(state, unfenced=(*state.unfenced, state.channel_root))
 
 
 def _failing(state: RunState, *, reason: str) -> RunState:
@@ -372,6 +403,7 @@ def _choose_plan(state: RunState) -> cmd.Command:
         excluded=state.excluded,
         first=state.plan is None,
         waiting_since_s=state.waiting_since_s,
+        unfenced=state.unfenced,
     )
 
 
@@ -432,7 +464,8 @@ _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunSta
     ev.OthersStopped: (frozenset({RunPhase.CLOSING}), _planning),
     ev.PlanChosen: (frozenset({RunPhase.PLANNING}), _plan_chosen),
     ev.PlanRefused: (frozenset({RunPhase.PLANNING}), _plan_refused),
-    ev.Woke: (frozenset({RunPhase.WAITING}), _planning),
+    ev.Woke: (frozenset({RunPhase.WAITING}), _woke),
+    ev.FenceAwaited: (frozenset({RunPhase.PLANNING}), _fence_awaited),
     ev.CheckpointChosen: (frozenset({RunPhase.RESUMING}), _checkpoint_chosen),
     ev.CheckpointMissing: (frozenset({RunPhase.RESUMING}), _checkpoint_missing),
     ev.LaunchIntended: (frozenset({RunPhase.READY}), _launch_intended),

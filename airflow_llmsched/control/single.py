@@ -7,17 +7,18 @@ the record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.faults import fault_of
+from airflow_llmsched.control.fencing import Fences
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.errors import CouldNotLookError
-from airflow_llmsched.ports import Clock, Engine
+from airflow_llmsched.ports import Clock, Engine, RunChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,28 @@ class SingleRun:
     """Starts, adopts and concludes the gang of ``settings``; ``make_gang`` builds it for an attempt."""
 
     def __init__(
-        self, settings: SingleSettings, *, engine: Engine, clock: Clock, make_gang: Callable[[AttemptKey], GangSpec]
+        self,
+        settings: SingleSettings,
+        *,
+        engine: Engine,
+        clock: Clock,
+        make_gang: Callable[[AttemptKey], GangSpec],
+        open_channel: Callable[[str], RunChannel],
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._clock = clock
         self._make_gang = make_gang
+        self._open_channel = open_channel
+        self._fences = Fences(
+            run=settings.key,
+            lease_s=settings.lease_s,
+            grace_s=settings.grace_s,
+            engine=engine,
+            open_channel=open_channel,
+            channel_root_of=settings.channel_root_of,
+            clock=clock,
+        )
 
     def start(self) -> Outcome:
         """Adopt the generation's gang, take its result, or launch it. Older generations are stopped first.
@@ -95,8 +112,14 @@ class SingleRun:
                 return self.start()
 
     def _launch(self, *, attempt: int) -> Outcome:
+        fence = self._fences.awaited()
+        if fence is not None:
+            wait = WatchState(handle=None, wake_at_s=fence.until_s, deadline_s=self._settings.deadline_s)
+            return Watch(state=wait)
         key = AttemptKey(run=self._settings.key, generation=self._settings.generation, attempt=attempt)
-        handle = self._engine.submit(self._engine.render(self._make_gang(key)), key=key)
+        gang = self._make_gang(key)
+        links = self._open_channel(gang.channel_root).prepare(gang.placement.nodes, at_s=self._clock.now_s())
+        handle = self._engine.submit(self._engine.render(replace(gang, channel_links=links)), key=key)
         return self._watch(handle)
 
     def _watch(self, handle: GangHandle) -> Watch:

@@ -97,6 +97,8 @@ def see(channel: RunChannel | None, watch: WatchState, told: Told | None, clock:
         if not told.phase.ended and not wants_reports(watch, at_s=clock.now_s()):
             return Observation(at_s=clock.now_s(), status=told, lease_until_s=lease_until_s)
         reports, cursor = channel.latest(watch.cursor)
+        if not told.phase.ended:
+            channel.tend(cursor, at_s=clock.now_s())
     except TransientError as error:
         return Observation(at_s=clock.now_s(), error=str(error), lease_until_s=lease_until_s)
     return Observation(
@@ -122,11 +124,17 @@ def _renew(channel: RunChannel, watch: WatchState, clock: Clock) -> float | None
 def conclude(
     channel: RunChannel | None, watch: WatchState, told: Told | None, clock: Clock
 ) -> tuple[WatchState, PollVerdict]:
-    """See the agents' side and judge. Before a hand-over the lease is extended by the time the hand-over may take."""
+    """See the agents' side and judge. Before a hand-over the lease is extended by the time the hand-over may take.
+
+    Not that of a gang that has ended or is at fault: nobody wants it to live on, and a successor may have to wait for
+    the end of its lease.
+    """
     watch, verdict = observe(watch, see(channel, watch, told, clock))
     if isinstance(verdict, HandOver) and watch.lease_s is not None and channel is not None:
+        if isinstance(verdict.event, ev.GangEnded | ev.FaultDetected):
+            return watch, verdict
         with contextlib.suppress(TransientError):  # the lease as it stands is the best that can be had
-            channel.renew(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
+            channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
     return watch, verdict
 
 

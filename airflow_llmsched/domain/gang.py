@@ -58,9 +58,10 @@ class GangSpec:
     """What to launch. ``command`` is an argument list for each rank and never meets a shell.
 
     ``environment`` holds plain settings only; secrets travel by reference. ``channel_root`` is where agents report and
-    take orders; ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for ever). Once a
-    rank has exited 0, the others must follow within ``exit_grace_s``, or the gang has failed: that rank left early.
-    ``origin`` travels with the gang, so that the reaper never takes another deployment's for one of ours.
+    take orders, and ``channel_links`` the folder of the 0600 files that let them, where the channel needs such
+    (``RunChannel.prepare``); ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for
+    ever). Once a rank has exited 0, the others must follow within ``exit_grace_s``, or the gang has failed: that rank
+    left early. ``origin`` travels with the gang, so that the reaper never takes another deployment's for one of ours.
     """
 
     key: AttemptKey
@@ -76,6 +77,7 @@ class GangSpec:
     lease_s: float | None = None
     exit_grace_s: float = 60.0
     origin: GangOrigin | None = None
+    channel_links: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ class GangStatus:
     """A gang as the engine sees it now. ``first_end`` is the rank whose end explains the gang's.
 
     ``fault`` is the engine's word for why the gang ended, where it knows more than the phase says, else None.
+    ``unconfirmed_nodes`` are those of an ended gang on which its ranks may be alive all the same: they cannot be seen.
     """
 
     phase: GangPhase
@@ -147,6 +150,7 @@ class GangStatus:
     fault: FaultKind | None = None
     started_at_s: float | None = None
     ended_at_s: float | None = None
+    unconfirmed_nodes: tuple[NodeId, ...] = ()
 
     @property
     def noticed(self) -> tuple[NodeStatus, ...]:

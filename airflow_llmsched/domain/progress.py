@@ -63,7 +63,11 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """One aggregated record of one node and flush interval. ``seq`` counts from 1 within an attempt."""
+    """One aggregated record of one node and flush interval. ``seq`` counts from 1 within an attempt.
+
+    While a node cannot report it gathers: this record then covers ``num_deferred`` intervals before its own as well,
+    less ``num_dropped`` steps, spans and marks, the oldest, which were given up for want of memory.
+    """
 
     node: NodeId
     seq: int
@@ -72,6 +76,8 @@ class NodeReport:
     steps: tuple[StepRecord, ...] = ()
     spans: tuple[AgentSpan, ...] = ()
     marks: tuple[CheckpointMark, ...] = ()
+    num_deferred: int = 0
+    num_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

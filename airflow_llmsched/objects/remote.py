@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -121,6 +121,21 @@ class RemoteStore:
             self._call("delete", key, lambda: obstore.delete(self._store, key))
         except ObjectMissingError:
             return
+
+    def presign(self, method: Literal["GET", "PUT"], keys: Sequence[str], *, lifetime_s: float) -> Sequence[str]:
+        """Return a URL for each key, good for ``method`` and ``lifetime_s`` (at most 7 days on S3). They are secrets.
+
+        Credentials that end earlier end their URLs too. Raises ``StoreError``; ``SpecError`` for a store without URLs.
+        """
+        if isinstance(self._store, MemoryStore):
+            raise SpecError(path="uri", value=self._uri, hint="is no store that others can reach: it has no URLs")
+        for key in keys:
+            check_key(key)
+        sign: Any = obstore.sign
+        lifetime = timedelta(seconds=lifetime_s)
+        return self._call(
+            "presign", keys[0] if keys else "", lambda: list(sign(self._store, method, list(keys), lifetime))
+        )
 
     def _list(self, folder: str) -> Sequence[ObjectInfo]:
         return [

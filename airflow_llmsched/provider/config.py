@@ -22,6 +22,11 @@ def min_deferral_s() -> float:
     return float(conf.getfloat(SECTION, "min_deferral", fallback=7.0))
 
 
+def channel_uri() -> str:
+    """Return the bucket below which agents report and take orders; empty for the run's folder below the state root."""
+    return str(conf.get(SECTION, "channel_uri", fallback="")).rstrip("/")
+
+
 def handoff_limit_s() -> float:
     """Return how long a gang may run unwatched between a trigger's event and the worker that acts on it, in seconds."""
     return float(conf.getfloat(SECTION, "handoff_limit", fallback=1800.0))

@@ -22,6 +22,7 @@ from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.domain.workload import EvaluationSpec, WorkloadSpec
 from airflow_llmsched.errors import CapacityError, DataError
 from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, open_channel
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.hooks.placement import PlacementHook
@@ -63,11 +64,12 @@ def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
             poll_interval_s=settings.poll_interval_s,
             deadline_s=settings.deadline_s,
             lease_s=settings.lease_s,
-            run_dir=str(settings.scope.directory),
+            run_dir=channel_dir(settings.scope),
         ),
         engine=open_engine(settings.engine, settings.engine_options),
         clock=SystemClock(),
         make_gang=make_gang,
+        open_channel=open_channel,
     )
 
 
@@ -159,11 +161,12 @@ def _gang(
         placement=placement,
         layout=ParallelLayout(dp=1),
         command=command,
-        channel_root=str(scope.directory / "channel" / key.name),
+        channel_root=f"{channel_dir(scope)}/channel/{key.name}",
         launcher=Launcher.PLAIN,
         environment=environment,
         start_limit_s=spec.launcher.start_limit_s,
         grace_s=spec.launcher.grace_s,
+        flush_interval_s=flush_interval_s(settings.poll_interval_s),
         lease_s=settings.lease_s,
         origin=scope.origin,
     )

@@ -11,7 +11,7 @@ from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Sound, VerifyDepth
 from airflow_llmsched.ports import CheckpointFormat
-from airflow_llmsched.telemetry.channel import DirectoryChannel
+from airflow_llmsched.provider.channels import open_channel
 
 
 def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFormat) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def gang_result(driver: RunDriver, outcome: Succeeded, checkpoints: CheckpointFo
 def last_loss(attempts: tuple[AttemptRecord, ...]) -> float | None:
     """Return the loss of the highest step of the last attempt that trained; None when none did or it is not finite."""
     for attempt in reversed(attempts):
-        reports = read_all(DirectoryChannel(attempt.channel_root))
+        reports = read_all(open_channel(attempt.channel_root))
         steps = [step for report in reports for step in report.steps]
         if steps:
             loss = max(steps, key=lambda step: step.step).loss

@@ -15,13 +15,13 @@ from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.ports import CheckpointFormat
 from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, open_channel
 from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
 from airflow_llmsched.registry import AdapterGroup, load
-from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
         engine=open_engine(settings.engine, settings.engine_options),
         planner=hook.plan_on,
         checkpoints=checkpoint_format(spec),
-        open_channel=DirectoryChannel,
+        open_channel=open_channel,
         clock=SystemClock(),
     )
 
@@ -92,11 +92,12 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         dag_id=scope.dag_id,
         run_id=scope.run_id,
         poll_interval_s=settings.poll_interval_s,
-        flush_interval_s=min(1.0, settings.poll_interval_s),
+        flush_interval_s=flush_interval_s(settings.poll_interval_s),
         lease_s=settings.lease_s,
         handoff_limit_s=handoff_limit_s(),
         max_look_errors=settings.max_look_errors,
         capacity_wait_s=settings.capacity_wait_s,
+        channel_dir=channel_dir(scope),
     )
 
 

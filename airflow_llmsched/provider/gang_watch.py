@@ -10,12 +10,12 @@ from airflow_llmsched.control import watching
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.ports import Engine, RunChannel
+from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings, open_driver
 from airflow_llmsched.provider.handover import handed_over
 from airflow_llmsched.provider.poller import Connection
-from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 KILLED = "the task was failed, cleared or ended by a person"
 
@@ -32,7 +32,7 @@ class GangWatch:
     def open(cls, settings: Mapping[str, Any], watch: Mapping[str, Any]) -> GangWatch:
         """Open engine and channel from what a trigger would get."""
         state = codec.from_plain(WatchState, watch)
-        channel = DirectoryChannel(state.channel_root) if state.channel_root else None
+        channel = open_channel(state.channel_root) if state.channel_root else None
         return cls(open_engine(settings["engine"], settings["engine_options"]), channel, state)
 
     def step(self) -> tuple[float, dict[str, Any] | None]:

@@ -38,6 +38,17 @@ _OPTIONS: dict[str, Any] = {
         "example": None,
         "default": "1800",
     },
+    "channel_uri": {
+        "description": (
+            "Bucket below which agents report and take orders (s3://bucket/prefix, gs://, az://), for nodes that share "
+            "no folder with Airflow. Workers and triggerers find its credentials in their environment; agents need "
+            "none. Empty: the run's folder below the state root."
+        ),
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "s3://pretraining/llmsched",
+        "default": "",
+    },
 }
 """Our section of Airflow's configuration."""
 

@@ -21,11 +21,11 @@ from airflow_llmsched.control.watching import Told, Unseen, ask
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
+from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.handover import handed_over
 from airflow_llmsched.provider.looks import MAX_READERS, STALLED_S, Look, Readers
 from airflow_llmsched.provider.threads import DaemonThreads
-from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class SharedPoller:
         name: str,
         on_idle: Callable[[], None] = lambda: None,
         call_limit_s: float = CALL_LIMIT_S,
-        open_channel: Callable[[str], RunChannel] = DirectoryChannel,
+        open_channel: Callable[[str], RunChannel] = open_channel,
     ) -> None:
         self._open_engine = open_engine
         self._name = name

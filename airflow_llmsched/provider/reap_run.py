@@ -13,7 +13,7 @@ from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.provider.airflow_word import ask_airflow
 from airflow_llmsched.provider.config import state_root
 from airflow_llmsched.provider.engine import open_engine
-from airflow_llmsched.telemetry.channel import DirectoryChannel
+from airflow_llmsched.telemetry.channel import open_witness
 
 
 def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> Reaper:
@@ -23,7 +23,7 @@ def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLi
         store=store,
         deployment_id=deployment_id(store),
         engine=open_engine(engine, engine_options),
-        open_witness=DirectoryChannel,
+        open_witness=open_witness,
         ask=ask_airflow,
         clock=SystemClock(),
         limits=limits,

@@ -20,11 +20,11 @@ from airflow_llmsched.errors import CouldNotLookError, DataError
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.gang_run import checkpoint_format, checkpoint_root
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files
 from airflow_llmsched.reports.build import ModelSpeed, build_report
-from airflow_llmsched.telemetry.channel import DirectoryChannel
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def _start_s(scope: RunScope, events: tuple[ev.AnyEvent, ...], state: RunState) 
 
 
 def _reports(attempt: AttemptRecord) -> tuple[NodeReport, ...]:
-    return read_all(DirectoryChannel(attempt.channel_root))
+    return read_all(open_channel(attempt.channel_root))
 
 
 def _checkpoints(scope: RunScope, spec: WorkloadSpec) -> Iterator[tuple[CheckpointRef, Verdict | None]]:

@@ -39,6 +39,9 @@ class SimLine:
         self.is_frozen = False
         self.stop_reason: str | None = None
         self.lease_until_s: float | None = None
+        self.last_extension_s = float("-inf")
+        self.revoked_at_s: float | None = None
+        self.checkpoint_interval_s: float | None = None
 
     def open(self, gang: SimGang) -> None:
         """Agents of ``gang`` begin to report."""
@@ -71,6 +74,11 @@ class SimLine:
         """Return when agents last reported."""
         self._flush()
         return max((report.at_s for reports in self._reports.values() for report in reports[-1:]), default=None)
+
+    def renew(self, until_s: float) -> None:
+        """Take a renewal, unless the lease was revoked. As with real agents, an older one takes nothing back."""
+        if self.revoked_at_s is None:
+            self.lease_until_s = max(until_s, self.lease_until_s or until_s)
 
     def order_checkpoint(self) -> None:
         """Ask for a save at the next step boundary."""
@@ -167,6 +175,16 @@ class SimChannel:
         self._hub = hub
         self._root = root
 
+    def prepare(self, nodes: Sequence[NodeId], *, at_s: float) -> None:
+        """Do nothing: simulated agents find their way."""
+
+    def tend(self, cursor: ChannelCursor, *, at_s: float) -> None:
+        """Do nothing: a simulated way does not wear out."""
+
+    def order_interval(self, *, interval_s: float) -> None:
+        """Ask the trainer to save every ``interval_s`` seconds from now on."""
+        self._hub.look(self._root).checkpoint_interval_s = interval_s
+
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return reports after ``cursor``, and the new cursor."""
         return self._hub.look(self._root).read(cursor)
@@ -185,7 +203,19 @@ class SimChannel:
 
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s``."""
-        self._hub.look(self._root).lease_until_s = until_s
+        self._hub.look(self._root).renew(until_s)
+
+    def extend(self, *, until_s: float) -> None:
+        """Renew for as long as a hand-over may take."""
+        line = self._hub.look(self._root)
+        line.last_extension_s = max(line.last_extension_s, until_s)
+        line.renew(until_s)
+
+    def revoke(self, *, at_s: float, lease_s: float) -> float:
+        """Have agents honour no renewal from now on; return when the last one they can have honoured ends."""
+        line = self._hub.look(self._root)
+        line.revoked_at_s = at_s if line.revoked_at_s is None else line.revoked_at_s
+        return max(line.revoked_at_s + lease_s, line.last_extension_s)
 
     def lease_until_s(self) -> float | None:
         """Return until when agents may keep their ranks."""

@@ -78,6 +78,8 @@ class SimEngine:
         self._gangs: dict[str, SimGang] = {}
         self._blind_until_s = float("-inf")
         self._lose_answers = 0
+        self.overlaps: list[tuple[str, str]] = []
+        """Pairs of gangs of one run whose ranks were alive at once, whatever anyone knew. There must be none."""
 
     def render(self, gang: GangSpec) -> LaunchRequest:
         """Return the gang itself as the request's body."""
@@ -180,6 +182,19 @@ class SimEngine:
             self._lose(gang, node)
         self._return_later(node, return_after_s)
 
+    def partition(self, node: NodeId, *, heals_after_s: float | None = None, clock_offset_s: float = 0.0) -> None:
+        """Cut ``node`` off: engine and control take it for lost, while its ranks live on until they are fenced.
+
+        Its agent honours the lease that it had read before, by a clock ``clock_offset_s`` ahead; once the node is back
+        it reads what came meanwhile. Ranks without a lease live for ever.
+        """
+        self._world.advance()
+        self._nodes[node].down_reason = "unreachable"
+        back_at_s = None if heals_after_s is None else self._world.time_s + heals_after_s
+        for gang in self._on(node):
+            self._cut_off(gang, node, back_at_s=back_at_s, clock_offset_s=clock_offset_s)
+        self._return_later(node, heals_after_s)
+
     def lose_part(self, handle: GangHandle, node: NodeId) -> None:
         """Have only the gang's processes on ``node`` vanish."""
         self._world.advance()
@@ -202,7 +217,7 @@ class SimEngine:
         """Return how many ranks of the gang exist, whatever is known about it."""
         self._world.advance()
         gang = self._gangs.get(handle.key.name)
-        return len(gang.alive) if gang else 0
+        return len(gang.alive | gang.zombies) if gang else 0
 
     def live(self, key: RunKey) -> tuple[GangHandle, ...]:
         """Return the run's gangs that have not ended, even while blind."""
@@ -222,6 +237,7 @@ class SimEngine:
 
     def _run(self, gang: SimGang) -> None:
         gang.run()
+        self._note_overlaps(gang)
         if not gang.steady:
             return
         self._watch_lease(gang)
@@ -232,6 +248,12 @@ class SimEngine:
         SimTrainer(
             gang, training, hub=self._hub, checkpoints=self._checkpoints, faults=self.faults, seed=self._seed
         ).begin()
+
+    def _note_overlaps(self, gang: SimGang) -> None:
+        for other in self._gangs.values():
+            same_run = other is not gang and other.handle.key.run == gang.handle.key.run
+            if same_run and gang.alive and other.alive | other.zombies:
+                self.overlaps.append((other.handle.key.name, gang.handle.key.name))
 
     def _run_scripts(self, gang: SimGang) -> None:
         scripts = codec.from_json(list[SimRankScript], gang.spec.environment[RANKS_VARIABLE])
@@ -290,6 +312,33 @@ class SimEngine:
     def _lose(self, gang: SimGang, node: NodeId) -> None:
         _fall_with(gang, node, GangPhase.LOST, fault=FaultKind.NODE_LOST, reason=f"node {node} vanished")
 
+    def _cut_off(self, gang: SimGang, node: NodeId, *, back_at_s: float | None, clock_offset_s: float) -> None:
+        ranks = [slot.rank for slot in gang.spec.placement.on(node)]
+        ending = Ending(
+            phase=GangPhase.LOST,
+            reason=f"node {node} cannot be reached",
+            fault=FaultKind.NODE_LOST,
+            nodes={node: GangPhase.LOST},
+        )
+        gang.unreachable.add(node)
+        gang.fall(ending, grace_s=gang.spec.grace_s, gone=ranks, unseen=ranks)
+        line = self._hub.line(gang.spec.channel_root)
+        if gang.spec.lease_s is None or not gang.zombies:
+            return
+        held_until_s = line.lease_until_s or self._world.time_s
+
+        def check() -> None:
+            nonlocal held_until_s
+            if back_at_s is not None and self._world.time_s >= back_at_s:
+                held_until_s = max(held_until_s, line.lease_until_s or 0.0)
+            ends_at_s = held_until_s - clock_offset_s
+            if self._world.time_s >= ends_at_s:
+                self._world.after(gang.spec.grace_s, lambda: gang.lay(ranks))
+            else:
+                self._world.at(ends_at_s, check)
+
+        check()
+
     def _return_later(self, node: NodeId, after_s: float | None) -> None:
         if after_s is not None:
             self._world.after(after_s, lambda: setattr(self._nodes[node], "down_reason", None))
@@ -305,7 +354,10 @@ class SimEngine:
                 raise CapacityError(f"node {node_id} has {free} of {wanted} slots free")
 
     def _used(self, node: NodeId) -> int:
-        return sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
+        zombies = sum(
+            slot.rank in gang.zombies for gang in self._gangs.values() for slot in gang.spec.placement.on(node)
+        )
+        return zombies + sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
 
     def _on(self, node: NodeId) -> list[SimGang]:
         return [gang for gang in self._gangs.values() if not gang.phase.ended and node in gang.spec.placement.nodes]

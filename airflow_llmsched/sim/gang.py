@@ -36,10 +36,12 @@ class SimGang:
         self.started_at_s: float | None = None
         self.ended_at_s: float | None = None
         self.alive: set[int] = set()
+        self.zombies: set[int] = set()
         self.ignores_sigterm: set[int] = set()
         self.said: dict[int, str] = {}
         self.notices: dict[NodeId, float] = {}
         self.ending: Ending | None = None
+        self.unreachable: set[NodeId] = set()
 
     @property
     def steady(self) -> bool:
@@ -94,16 +96,24 @@ class SimGang:
 
         self.world.after(self.spec.exit_grace_s, still_waiting)
 
-    def fall(self, ending: Ending, *, grace_s: float, gone: Sequence[int] = ()) -> None:
-        """Begin the end: ranks in ``gone`` vanish, the others get SIGTERM, and SIGKILL after ``grace_s``."""
+    def fall(self, ending: Ending, *, grace_s: float, gone: Sequence[int] = (), unseen: Sequence[int] = ()) -> None:
+        """Begin the end: ranks in ``gone`` vanish, the others get SIGTERM, and SIGKILL after ``grace_s``.
+
+        Of those gone, the ones in ``unseen`` only vanish from sight: they live on until :meth:`lay` ends them.
+        """
         if self.ending is not None:
             return
         self.ending = ending
+        self.zombies = self.alive & set(unseen)
         self.alive = (self.alive & self.ignores_sigterm) - set(gone)
         if self.alive:
             self.world.after(grace_s, self._finish)
         else:
             self._finish()
+
+    def lay(self, ranks: Sequence[int]) -> None:
+        """End ranks that lived on unseen."""
+        self.zombies -= set(ranks)
 
     def status(self) -> GangStatus:
         """Return the gang as the engine would show it."""
@@ -118,6 +128,7 @@ class SimGang:
             fault=ending.fault if ending else None,
             started_at_s=self.started_at_s,
             ended_at_s=self.ended_at_s,
+            unconfirmed_nodes=self._unconfirmed_nodes() if ended else (),
         )
 
     def _node_status(self, node: NodeId, ending: Ending | None) -> NodeStatus:
@@ -125,6 +136,10 @@ class SimGang:
         if ending is not None and phase is not GangPhase.SUCCEEDED:
             phase = ending.nodes.get(node, GangPhase.STOPPED)
         return NodeStatus(node=node, phase=phase, notice_deadline_s=self.notices.get(node))
+
+    def _unconfirmed_nodes(self) -> tuple[NodeId, ...]:
+        """The platform sees no difference between a node that is dead and one that it cannot reach."""
+        return tuple(node for node in self.spec.placement.nodes if node in self.unreachable)
 
     def _finish(self) -> None:
         if self.ending is not None and not self.phase.ended:

@@ -41,6 +41,7 @@ class SimTrainer:
         self._step = 0
         self._step_start_s = 0.0
         self._saved_step = 0
+        self._saved_at_s = gang.world.time_s
 
     def begin(self) -> None:
         """Start to load and set up."""
@@ -89,8 +90,10 @@ class SimTrainer:
         self._after_step()
 
     def _after_step(self) -> None:
-        interval = self._training.checkpoint_interval_steps
+        interval, ordered_s = self._training.checkpoint_interval_steps, self._line.checkpoint_interval_s
         due = interval is not None and self._step % interval == 0
+        if ordered_s is not None:
+            due = self._world.time_s - self._saved_at_s >= ordered_s
         finished = self._step >= self._training.num_steps
         if self._line.stop_reason is not None or finished:
             self._save(self._leave)
@@ -109,7 +112,7 @@ class SimTrainer:
 
         def durable() -> None:
             self._checkpoints.finish_save(path)
-            self._saved_step = step
+            self._saved_step, self._saved_at_s = step, self._world.time_s
             self._span(AgentSpanKind.SAVE, start_s, step=step)
             self._line.saved(CheckpointMark(step=step, path=path, at_s=self._world.time_s))
             self._line.beat(step)

@@ -14,9 +14,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
-from airflow_llmsched.agent.spool import read_json, whole_lines, write_json
+from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
+from airflow_llmsched.agent.spool import create_json, read_json, whole_lines, write_json
+from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.errors import CouldNotLookError, StoreError
+from airflow_llmsched.telemetry.down import EXTENSIONS, NO_ORDERS, extension_name, last_lease_end_s
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,12 @@ class DirectoryChannel:
         self._root = Path(channel_root)
         self._up = str(self._root / "up")
         self.num_corrupt = 0
+
+    def prepare(self, nodes: Sequence[NodeId], *, at_s: float) -> None:
+        """Do nothing: agents find the directory by its path."""
+
+    def tend(self, cursor: ChannelCursor, *, at_s: float) -> None:
+        """Do nothing: a directory does not wear out."""
 
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return whole reports after ``cursor``, in order per node, and the new cursor. A torn last one waits.
@@ -78,15 +87,45 @@ class DirectoryChannel:
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary. Repeating it costs one more save at most."""
         orders = self._orders()
-        self._write("orders.json", {**orders, "checkpoint_seq": orders["checkpoint_seq"] + 1})
+        self._write(ORDERS, {**orders, "checkpoint_seq": orders["checkpoint_seq"] + 1})
 
     def order_stop(self, *, reason: str) -> None:
         """Ask all ranks to save and exit 0 at the next step boundary."""
-        self._write("orders.json", {**self._orders(), "stop": reason})
+        self._write(ORDERS, {**self._orders(), "stop": reason})
+
+    def order_interval(self, *, interval_s: float) -> None:
+        """Ask the trainer to save every ``interval_s`` seconds from now on."""
+        self._write(ORDERS, {**self._orders(), "checkpoint_interval_s": interval_s})
 
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s`` (Unix seconds)."""
-        self._write("lease.json", {"v": _VERSION, "until_s": until_s})
+        self._write(LEASE, {"v": _VERSION, "until_s": until_s})
+
+    def extend(self, *, until_s: float) -> None:
+        """Renew for as long as a hand-over may take, noting it first: leases are overwritten, notes never."""
+        path = self._path(extension_name(until_s))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            create_json(path, {"v": _VERSION, "until_s": until_s})
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}; try again") from error
+        self.renew(until_s=until_s)
+
+    def revoke(self, *, at_s: float, lease_s: float) -> float:
+        """Have agents honour no renewal from now on; return when the last one they can have honoured ends."""
+        path = self._path(REVOKED)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            create_json(path, {"v": _VERSION, "at_s": at_s})
+            revoked = read_json(path)
+            notes = [read_json(note) for note in self._notes()]
+        except (OSError, ValueError) as error:
+            raise StoreError(f"cannot revoke the lease in {self._root}: {error}; try again") from error
+        return last_lease_end_s(revoked, notes, lease_s=lease_s)
+
+    def _notes(self) -> list[Path]:
+        folder = self._root / "down" / EXTENSIONS
+        return [path for path in folder.iterdir() if path.suffix == ".json"] if folder.exists() else []
 
     def lease_until_s(self) -> float | None:
         """Return until when agents may keep their ranks, None if that was never said. Raises ``CouldNotLookError``."""
@@ -153,18 +192,33 @@ class DirectoryChannel:
 
     def _orders(self) -> dict[str, Any]:
         try:
-            orders = read_json(self._root / "down" / "orders.json")
+            orders = read_json(self._path(ORDERS))
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot read the orders in {self._root}: {error}; try again") from error
-        return orders or {"v": _VERSION, "checkpoint_seq": 0, "stop": None}
+        return orders or dict(NO_ORDERS)
+
+    def _path(self, name: str) -> Path:
+        return self._root / "down" / f"{name}.json"
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
-        path = self._root / "down" / name
+        path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, value)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; try again") from error
+
+
+def open_witness(channel_root: str) -> DirectoryChannel:
+    """Return what witnesses the channel below ``channel_root``, for the reaper.
+
+    Raises ``CouldNotLookError`` for a channel in a bucket, whose agents' silence this does not show.
+    """
+    if "://" in channel_root:
+        raise CouldNotLookError(
+            f"channel {channel_root} is in a bucket: stop its gang by the run's release task instead"
+        )
+    return DirectoryChannel(channel_root)
 
 
 def _last_sign_s(path: Path) -> float:

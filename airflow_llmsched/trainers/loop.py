@@ -104,6 +104,9 @@ class Trainer:
 
     def _save_wanted(self, step: int) -> bool:
         every_steps, every_s = self.settings.checkpoint_interval_steps, self.settings.checkpoint_interval_s
+        ordered_s = agent.checkpoint_interval_s()
+        if ordered_s is not None:  # control has found a better interval than the one the run was launched with
+            every_steps, every_s = None, ordered_s
         if every_steps is not None and step % every_steps == 0:
             return True
         if every_s is not None and dist.get_rank() == 0 and time.monotonic() - self.saved_at_s >= every_s:

@@ -1,8 +1,8 @@
 """What 1,000 deferred gangs cost a triggerer, against 1,000 triggers that only sleep: ``make bench-airflow``.
 
-Each measurement is a process of its own (``tests.bench.triggerer``) with Airflow's ``TriggerRunner`` in it; agents of all
-gangs write their reports from another process (``tests.bench.gangs``). Figures are medians over seeds, except the longest
-block and the latest event, which are the worst of all. Exits 1 and names the rows that missed.
+Each measurement is a process of its own (``tests.bench.triggerer``) with Airflow's ``TriggerRunner`` in it; agents of
+all gangs write their reports from another process (``tests.bench.gangs``). Figures are medians over seeds, except the
+longest block and the latest event, which are the worst of all. Exits 1 and names the rows that missed.
 """
 
 from __future__ import annotations

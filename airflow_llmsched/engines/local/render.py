@@ -60,6 +60,7 @@ def _body(gang: GangSpec) -> dict[str, Any]:
             for node in placement.nodes
         ],
         "channel_root": gang.channel_root,
+        "channel_links": gang.channel_links,
         "start_limit_s": gang.start_limit_s,
         "grace_s": gang.grace_s,
         "exit_grace_s": gang.exit_grace_s,
@@ -78,8 +79,9 @@ def _check(gang: GangSpec, *, nodes: Sequence[NodeId], slots_per_node: int) -> N
         raise SpecError(path="command", value=gang.command, hint="must name a program to run for each rank")
     if any("\0" in part for part in gang.command):
         raise SpecError(path="command", hint="must not contain a NUL character: no program can be given one")
-    if not gang.channel_root.startswith("/"):
-        raise SpecError(path="channel_root", value=gang.channel_root, hint="must be an absolute path on this machine")
+    name = "channel_root" if gang.channel_links is None else "channel_links"
+    if not str(getattr(gang, name)).startswith("/"):
+        raise SpecError(path=name, value=getattr(gang, name), hint="must be an absolute path on this machine")
     _check_environment(gang)
     _check_placement(gang, nodes=nodes, slots_per_node=slots_per_node)
     for name in ("start_limit_s", "flush_interval_s"):

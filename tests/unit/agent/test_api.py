@@ -39,6 +39,14 @@ def orders(spool: Path, *, checkpoint_seq: int = 0, stop: str | None = None) -> 
     write_json(spool / wire.ORDERS, {"v": 1, "checkpoint_seq": checkpoint_seq, "stop": stop})
 
 
+def test_ordered_interval_is_told_and_none_until_then(spool: Path) -> None:
+    assert agent.checkpoint_interval_s() is None
+    orders(spool)
+    assert agent.checkpoint_interval_s() is None
+    write_json(spool / wire.ORDERS, {"v": 1, "checkpoint_seq": 0, "stop": None, "checkpoint_interval_s": 90.0})
+    assert agent.checkpoint_interval_s() == 90.0
+
+
 def test_importing_the_agent_is_cheap_and_brings_nothing_of_ours_or_others() -> None:
     program = (
         "import sys, time; import airflow_llmsched; before = set(sys.modules); t = time.perf_counter()\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.agent import proc, wire
+from airflow_llmsched.agent import collect, proc, wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.spool import LineWriter
 from airflow_llmsched.domain.progress import NodeReport
@@ -126,3 +126,26 @@ def test_step_without_its_times_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path, 0, step(1), {"kind": "step", "step": 900})
     collector.read()
     assert collector.ranks[0].step == 1
+
+
+def test_report_after_intervals_without_one_says_how_many_it_covers(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0")
+    write(tmp_path, 0, started(0), step(1))
+    collector.read()
+    collector.defer()
+    collector.defer()
+    report = collector.report(now_s=1.0)
+    assert (report["num_deferred"], report["num_dropped"], len(report["steps"])) == (2, 0, 1)
+    assert collector.report(now_s=2.0)["num_deferred"] == 0
+
+
+def test_what_waits_is_bounded_and_the_oldest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "MAX_WAITING", 3)
+    collector = Collector(tmp_path, node="n0")
+    write(tmp_path, 0, started(0), *(step(number) for number in range(1, 6)))
+    collector.read()
+    collector.defer()
+    report = collector.report(now_s=1.0)
+    assert [each["step"] for each in report["steps"]] == [3, 4, 5]
+    assert report["num_dropped"] == 2
+    assert report["ranks"][0]["step"] == 5

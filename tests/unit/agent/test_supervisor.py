@@ -187,12 +187,28 @@ def test_clock_set_back_an_hour_does_not_silence_the_node(root: Path, monkeypatc
     request = read_json(node.gang.request)
     assert request is not None
     written: list[float] = []
-    one = supervisor.Supervisor(node.gang, request, node="n0", identity=proc.myself())
+    link = supervisor.open_link(request["body"], node="n0")
+    one = supervisor.Supervisor(node.gang, request, node="n0", identity=proc.myself(), link=link)
     monkeypatch.setattr(one, "_flush", written.append)
     real_s = time.time()
     wait_until(lambda: one._step() is None and len(written) > 1, 60)
     monkeypatch.setattr(time, "time", lambda: real_s - 3600)
     wait_until(lambda: one._step() is None and written[-1] < real_s - 3000, 10)
+
+
+FAILS_WHEN_TOLD = "import os, time\nwhile not os.path.exists('fail'): time.sleep(0.05)\nraise SystemExit(3)"
+
+
+def test_channel_that_breaks_later_costs_reports_and_hides_no_failure(root: Path) -> None:
+    node = Node(root, FAILS_WHEN_TOLD)
+    node.start()
+    wait_until(lambda: node.files.started.exists() and node.up.exists(), 60)
+    shutil.rmtree(root / "channel")
+    (root / "channel").write_text("a file is in the way")
+    broken_s = time.time()
+    wait_until(lambda: (read_json(node.files.alive) or {})["at_s"] > broken_s + 0.5, 60)
+    (node.files.path / "fail").touch()
+    assert node.end()["fault"] == "rank_failed"
 
 
 def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,10 @@ class Bench:
     def worker(self, **changes: object) -> SingleRun:
         """Return what a new worker would use."""
         settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-        return SingleRun(settings, engine=self.house.engine, clock=self.house.clock, make_gang=self.make_gang)
+        house = self.house
+        return SingleRun(
+            settings, engine=house.engine, clock=house.clock, make_gang=self.make_gang, open_channel=house.hub.open
+        )
 
     def make_gang(self, key: AttemptKey) -> GangSpec:
         self.made.append(key)
@@ -258,3 +261,19 @@ def test_stopping_all_is_idempotent_and_can_spare_newer_generations() -> None:
     assert stop_all(bench.house.engine, RUN, grace_s=5.0) == ()
     found = bench.house.engine.poll(bench.house.engine.find(RUN))
     assert {status.phase for status in found.values()} == {GangPhase.STOPPED}
+
+
+def test_launch_after_a_gang_that_ended_unseen_waits_until_its_agent_has_fenced_it() -> None:
+    bench = Bench(tree=tree_of(2, 1))
+    bench.make_gang = lambda key, make=bench.make_gang: replace(make(key), lease_s=30.0)  # type: ignore[method-assign]
+    watch = bench.worker(lease_s=30.0).start()
+    assert isinstance(watch, Watch)
+    bench.house.clock.sleep(3.0)
+    bench.house.engine.partition(N0, heals_after_s=1.0)
+    waiting = bench.worker(lease_s=30.0).handle(bench.event(watch))
+    assert isinstance(waiting, Watch)
+    assert waiting.state.handle is None
+    assert (waiting.state.wake_at_s or 0.0) >= bench.house.clock.now_s() + 30.0
+    assert bench.worker(lease_s=30.0).start() == waiting  # after a crash in between
+    assert isinstance(bench.finish(waiting, lease_s=30.0), Succeeded)
+    assert bench.house.engine.overlaps == []

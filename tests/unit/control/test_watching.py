@@ -78,11 +78,21 @@ def test_look_renews_the_lease_and_a_hand_over_extends_it() -> None:
     state, verdict = step(house.engine, house.hub.open(state.channel_root), state, house.clock)
     assert isinstance(verdict, KeepWatching)
     assert line.lease_until_s == house.clock.now_s() + 30.0
+    late = replace(state, deadline_s=house.clock.now_s())
+    _, verdict = step(house.engine, house.hub.open(state.channel_root), late, house.clock)
+    assert isinstance(verdict, HandOver)
+    assert line.lease_until_s == line.last_extension_s == house.clock.now_s() + 630.0
+
+
+def test_lease_of_a_gang_that_failed_is_not_extended_for_a_successor_to_wait_out() -> None:
+    house = SimHouse()
+    state = watched(house, lease_s=30.0, handoff_limit_s=600.0)
+    line = house.hub.line(state.channel_root)
     house.engine.faults.append(RankFails(at_step=1))
     house.clock.sleep(10.0)
     _, verdict = step(house.engine, house.hub.open(state.channel_root), state, house.clock)
     assert isinstance(verdict, HandOver)
-    assert line.lease_until_s == house.clock.now_s() + 630.0
+    assert (line.lease_until_s or 0.0) <= house.clock.now_s() + 30.0
 
 
 def test_watch_blocks_until_there_is_something_to_hand_over() -> None:

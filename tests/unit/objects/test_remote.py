@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,22 @@ def test_each_memory_store_is_its_own(tmp_path: Path) -> None:
     assert list(two.list("")) == []
     with pytest.raises(ObjectMissingError):
         two.get("k")
+
+
+def test_presigned_urls_let_whoever_holds_them_do_one_thing_to_one_object(address: str) -> None:
+    store = open_s3(address, "s3://bucket/pre fix")
+    (put,) = store.presign("PUT", ["a b/1.json"], lifetime_s=60.0)
+    headers = {"Content-Type": "application/json"}  # moto reads a form where urllib would call it one
+    urllib.request.urlopen(urllib.request.Request(put, data=b"{}", method="PUT", headers=headers), timeout=30).close()
+    assert store.get("a b/1.json") == b"{}"
+    (get,) = store.presign("GET", ["a b/1.json"], lifetime_s=60.0)
+    with urllib.request.urlopen(get, timeout=30) as answer:
+        assert answer.read() == b"{}"
+    assert store.presign("GET", [], lifetime_s=60.0) == []
+
+
+def test_store_in_memory_has_no_urls_and_bad_keys_get_none(address: str) -> None:
+    with pytest.raises(SpecError, match="has no URLs"):
+        RemoteStore("memory://").presign("GET", ["k"], lifetime_s=60.0)
+    with pytest.raises(SpecError, match="never leave the store's root"):
+        open_s3(address, "s3://bucket").presign("GET", ["../k"], lifetime_s=60.0)

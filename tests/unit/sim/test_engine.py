@@ -107,6 +107,41 @@ def test_lease_that_nobody_renews_ends_the_gang() -> None:
     assert "lease" in house.engine.poll([handle])[handle].reason
 
 
+def test_node_that_is_cut_off_is_lost_unconfirmed_and_its_rank_lives_until_its_lease_and_grace_end() -> None:
+    house = SimHouse()
+    handle = submit(house, gang(1, lease_s=30.0, grace_s=5.0))
+    house.clock.sleep(11.0)  # 1 s to start
+    house.hub.open("ch1").renew(until_s=house.clock.now_s() + 30.0)
+    house.engine.partition(N1, heals_after_s=1.0, clock_offset_s=-2.0)
+    status = house.engine.poll([handle])[handle]
+    assert (status.phase, status.unconfirmed_nodes) == (GangPhase.LOST, (N1,))
+    assert house.engine.num_live_ranks(handle) == 1
+    house.clock.sleep(2.0)
+    assert [node.num_free_slots for node in house.engine.topology().nodes] == [2, 1]  # it holds its slot
+    house.clock.sleep(34.5)
+    assert house.engine.num_live_ranks(handle) == 1
+    house.clock.sleep(1.0)
+    assert house.engine.num_live_ranks(handle) == 0
+
+
+def test_rank_cut_off_without_a_lease_lives_for_ever() -> None:
+    house = SimHouse()
+    handle = submit(house, gang(1))
+    house.clock.sleep(2.0)
+    house.engine.partition(N1)
+    house.clock.sleep(1e6)
+    assert house.engine.num_live_ranks(handle) == 1
+
+
+def test_gangs_of_one_run_that_overlap_are_noted() -> None:
+    house = SimHouse()
+    submit(house, gang(1))
+    submit(house, gang(2))
+    house.clock.sleep(2.0)
+    house.live()
+    assert house.engine.overlaps == [(gang(1).key.name, gang(2).key.name)]
+
+
 def test_preempted_node_that_does_not_return_stays_unusable() -> None:
     house = SimHouse()
     house.engine.preempt(N0, grace_s=1.0)

@@ -15,7 +15,7 @@ from airflow_llmsched.agent.spool import read_json
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.errors import CouldNotLookError, StoreError
 from airflow_llmsched.telemetry import channel as channel_module
-from airflow_llmsched.telemetry.channel import DirectoryChannel
+from airflow_llmsched.telemetry.channel import DirectoryChannel, open_witness
 
 START = ChannelCursor(positions={})
 
@@ -114,7 +114,13 @@ def test_orders_add_up_and_keep_each_other(tmp_path: Path) -> None:
     channel.order_checkpoint()
     channel.order_stop(reason="replan $(now)")
     DirectoryChannel(str(tmp_path)).order_checkpoint()
-    assert read_json(tmp_path / "down" / "orders.json") == {"v": 1, "checkpoint_seq": 2, "stop": "replan $(now)"}
+    DirectoryChannel(str(tmp_path)).order_interval(interval_s=90.0)
+    assert read_json(tmp_path / "down" / "orders.json") == {
+        "v": 1,
+        "checkpoint_seq": 2,
+        "stop": "replan $(now)",
+        "checkpoint_interval_s": 90.0,
+    }
 
 
 def test_renewal_is_overwritten_not_appended(tmp_path: Path) -> None:
@@ -227,3 +233,8 @@ def test_latest_of_an_unreadable_channel_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "up" / "n0.jsonl").mkdir(parents=True)
     with pytest.raises(CouldNotLookError, match="try again"):
         DirectoryChannel(str(tmp_path)).latest(START)
+
+
+def test_channel_in_a_bucket_is_not_taken_for_a_silent_folder() -> None:
+    with pytest.raises(CouldNotLookError, match="in a bucket"):
+        open_witness("s3://bucket/runs/x/channel/y")

@@ -71,6 +71,18 @@ def test_an_interval_in_seconds_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert marks(spool)[-1] == 3
 
 
+def test_an_ordered_interval_replaces_that_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = small_settings(num_steps=5, checkpoint_interval_steps=1)
+    root, spool = tmp_path / "root", tmp_path / "spool"
+    spool.mkdir()
+    orders = {"v": 1, "checkpoint_seq": 0, "stop": None, "checkpoint_interval_s": 3600.0}
+    (spool / wire.ORDERS).write_text(json.dumps(orders))
+
+    train_here(monkeypatch, rank_environment(settings, dataset=small_dataset(tmp_path), root=root, spool=spool))
+
+    assert marks(spool) == [5]
+
+
 def test_an_ordered_checkpoint_is_saved_once_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = small_settings(checkpoint_interval_steps=None)
     root, spool = tmp_path / "root", tmp_path / "spool"

@@ -69,6 +69,8 @@ def place(*places: tuple[str, int]) -> Placement:
         ({"command": ("",)}, "command"),
         ({"command": ("python", "a\0b")}, "command"),
         ({"channel_root": "relative/path"}, "channel_root"),
+        ({"channel_root": "s3://bucket/channel"}, "channel_root"),
+        ({"channel_root": "s3://bucket/channel", "channel_links": "relative/path"}, "channel_links"),
         ({"environment": {"A=B": "x"}}, "environment"),
         ({"environment": {"": "x"}}, "environment"),
         ({"environment": {"A": "x\0"}}, "environment"),

@@ -1,0 +1,107 @@
+"""An object store's HTTP side: presigned URLs to any store's objects, with the network's whims at a test's hand."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from airflow_llmsched.errors import ObjectMissingError
+from airflow_llmsched.ports import ObjectStore
+
+
+class SignedStore:
+    """A ``Presigner`` that serves what it signs, for the length of a ``with`` block.
+
+    ``cut`` drops every connection, ``refuse`` answers with that status, ``slow_s`` delays each answer, ``lose_answers``
+    stores that many PUTs and then hangs up.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.cut = False
+        self.refuse: int | None = None
+        self.slow_s = 0.0
+        self.lose_answers = 0
+        self.clock_s = time.time
+        self.puts: list[str] = []
+        self._store = store
+        self._secret = hashlib.sha256(repr(store).encode()).digest()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def presign(self, method: Literal["GET", "PUT"], keys: Sequence[str], *, lifetime_s: float) -> Sequence[str]:
+        expires = f"{self.clock_s() + lifetime_s:.3f}"
+        return [
+            f"{self._address}/{quote(key)}?expires={expires}&signature={self._sign(method, key, expires)}"
+            for key in keys
+        ]
+
+    def __enter__(self) -> SignedStore:
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _sign(self, method: str, key: str, expires: str) -> str:
+        return hmac.new(self._secret, f"{method}\n{key}\n{expires}".encode(), hashlib.sha256).hexdigest()
+
+    def _answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes] | None:
+        """Return status and body, None to hang up."""
+        if self.cut:
+            return None
+        time.sleep(self.slow_s)
+        if self.refuse is not None or not self._is_signed(method, path):
+            return self.refuse or 403, b""
+        key = unquote(urlsplit(path).path.lstrip("/"))
+        if method == "PUT":
+            self._store.put(key, body)
+            self.puts.append(key)
+            if self.lose_answers:
+                self.lose_answers -= 1
+                return None
+            return 200, b""
+        try:
+            return 200, self._store.get(key)
+        except ObjectMissingError:
+            return 403, b""  # as S3 answers whoever may not list
+
+    def _is_signed(self, method: str, path: str) -> bool:
+        parts = urlsplit(path)
+        query = parse_qs(parts.query)
+        expires = query["expires"][0]
+        expected = self._sign(method, unquote(parts.path.lstrip("/")), expires)
+        return hmac.compare_digest(query["signature"][0], expected) and self.clock_s() <= float(expires)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        signed = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                answer = signed._answer(self.command, self.path, body)
+                if answer is None:
+                    self.close_connection = True
+                    return
+                self.send_response_only(answer[0])
+                self.send_header("Content-Length", str(len(answer[1])))
+                with contextlib.suppress(OSError):  # whoever asked may have gone
+                    self.end_headers()
+                    self.wfile.write(answer[1])
+
+            do_GET = do_PUT = _serve
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                return
+
+        return Handler
