@@ -47,6 +47,8 @@ def seaweed_server(folder: Path, *, limit_s: float = 90.0) -> Iterator[str]:
         f"-filer.port={filer}",
         "-s3",
         f"-s3.port={s3}",
+        "-s3.port.iceberg=0",  # these two would listen on fixed ports, which only one server at a time can have
+        "-s3.port.lance=0",
         f"-s3.config={folder / 's3.json'}",
     ]
     with (folder / "weed.log").open("wb") as log:
