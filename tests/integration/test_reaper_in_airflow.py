@@ -14,7 +14,7 @@ import pytest
 from airflow_llmsched.cli.airflow_word import RestWord
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.reaper import AirflowWord
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin
+from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from airflow_llmsched.testing.airflow_stack import AirflowStack
@@ -87,6 +87,8 @@ def test_a_worker_reaps_by_airflows_own_word(stack: AirflowStack, runs: None, ha
         done = reap(stack, harness, "act", dry_run=False)
     assert set(done["stopped"]) == {handle.key.name for handle in over}  # type: ignore[call-overload]
     assert done["spared"] == {gangs["spared-running"].key.run: "Airflow calls its DAG run running"}
+    spared = harness.engine.poll([gangs["spared-running"]])[gangs["spared-running"]]
+    assert spared.phase is GangPhase.RUNNING, spared
     assert [harness.num_live_ranks(handle) for handle in gangs.values()] == [0, 0, 1]
 
 
