@@ -60,6 +60,9 @@ def _missing(plan: Plan, tree: TopologyTree, excluded: tuple[NodeId, ...]) -> st
             return f"node {node_id} cannot be used: {node.unusable_reason}"
         if node.usable_slots < needed:
             return f"node {node_id} has {node.usable_slots} of {needed} slots free"
+        taken = {slot.slot for slot in plan.placement.on(node_id)} - set(node.usable_slot_indexes)
+        if node.free_slots is not None and taken:
+            return f"slots {sorted(taken)} of node {node_id} are taken"
     return ""
 
 
@@ -84,5 +87,7 @@ def _refusal(
 
 
 def _all_free(tree: TopologyTree) -> TopologyTree:
-    nodes = tuple(replace(node, num_free_slots=node.num_slots, unusable_reason=None) for node in tree.nodes)
+    nodes = tuple(
+        replace(node, num_free_slots=node.num_slots, unusable_reason=None, free_slots=None) for node in tree.nodes
+    )
     return replace(tree, nodes=nodes)

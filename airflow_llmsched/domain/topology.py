@@ -11,7 +11,11 @@ from airflow_llmsched.domain.identity import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyNode:
-    """A machine and what is free on it. ``path`` runs from the outermost level to the one that holds the node."""
+    """A machine and what is free on it.
+
+    ``free_slots`` names the free accelerators, None where the source only counts them: then they are taken to be the
+    first ones. ``path`` runs from the outermost level to the one that holds the node.
+    """
 
     id: NodeId
     path: tuple[str, ...]
@@ -19,11 +23,23 @@ class TopologyNode:
     num_slots: int
     num_free_slots: int
     unusable_reason: str | None = None
+    free_slots: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names of free slots that do not agree with their count."""
+        if self.free_slots is not None and len(set(self.free_slots)) != self.num_free_slots:
+            raise ValueError(f"node {self.id!r}: {self.num_free_slots} slots are free, but named: {self.free_slots}")
 
     @property
     def usable_slots(self) -> int:
         """Free slots, or 0 when the node must not be used."""
         return 0 if self.unusable_reason else self.num_free_slots
+
+    @property
+    def usable_slot_indexes(self) -> tuple[int, ...]:
+        """Which slots may be used, in ascending order."""
+        named = range(self.num_free_slots) if self.free_slots is None else sorted(self.free_slots)
+        return () if self.unusable_reason else tuple(named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,7 @@ class LocalEngine:
             num_slots=self._slots_per_node,
             num_free_slots=self._slots_per_node - len(used),
             unusable_reason=reason,
+            free_slots=tuple(slot for slot in range(self._slots_per_node) if slot not in used),
         )
 
     def _refuse_what_is_not_free(self, request: LaunchRequest) -> None:

@@ -22,7 +22,7 @@ class BestFitSolver:
     def place(self, problem: PlacementProblem, *, time_limit_s: float, seed: int) -> Placed | NotPlaced:  # noqa: ARG002
         """Place at once and always alike: neither ``time_limit_s`` nor ``seed`` is needed.
 
-        A ``RankSlot.slot`` is the n-th free slot of its node, since the tree says how many are free and not which.
+        The n-th rank on a node gets its n-th free slot.
 
         Raises:
             ValueError: the required or preferred level does not exist in the tree.
@@ -109,7 +109,7 @@ def _placement(table: NodeTable, shares: list[Share]) -> Placement:
     slots: list[RankSlot] = []
     for node, num_ranks in shares:
         slots += [
-            RankSlot(rank=len(slots) + local, node=table.ids[node], slot=local, local_rank=local)
+            RankSlot(rank=len(slots) + local, node=table.ids[node], slot=table.slots[node][local], local_rank=local)
             for local in range(num_ranks)
         ]
     return Placement(slots=tuple(slots))

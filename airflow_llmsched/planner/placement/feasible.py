@@ -24,13 +24,15 @@ NODE_LEVEL = "node"
 class NodeTable:
     """Nodes of one problem. ``domain_LN`` numbers the domains of each level in path order, so that ties break on ids.
 
-    ``levels`` are the tree's, with ``node`` below them unless the tree names a level so. ``capacity_N`` is what a
-    gang may take; ``is_whole_N`` says that nothing else runs on the node.
+    ``levels`` are the tree's, with ``node`` below them unless the tree names a level so. ``slots`` are the
+    usable ones of each node, ``capacity_N`` how many of them a gang may take; ``is_whole_N`` says that nothing else
+    runs on the node.
     """
 
     levels: tuple[str, ...]
     num_tree_levels: int
     ids: tuple[NodeId, ...]
+    slots: tuple[tuple[int, ...], ...]
     capacity_N: IntArray
     is_whole_N: BoolArray
     domain_LN: IntArray
@@ -50,6 +52,7 @@ class NodeTable:
             levels=levels,
             num_tree_levels=len(tree.levels),
             ids=tuple(node.id for node in nodes),
+            slots=tuple(node.usable_slot_indexes for node in nodes),
             capacity_N=np.array(usable, dtype=np.int64) // group_size * group_size,
             is_whole_N=np.array([node.num_free_slots == node.num_slots for node in nodes], dtype=np.bool_),
             domain_LN=domain_LN,

@@ -91,3 +91,10 @@ def test_waits_grow_and_end() -> None:
     assert max(pauses_s) == MAX_CAPACITY_POLL_S
     assert now_s == 10_000.0
     assert len(pauses_s) < 60
+
+
+def test_plan_whose_slots_others_took_is_made_anew() -> None:
+    taken = with_node(tree_of(1, 4), "n0", num_free_slots=2, free_slots=(2, 3))
+    chosen = choose(command(keep=plan_of(("n0", 2))), taken)
+    assert isinstance(chosen, ev.PlanChosen)
+    assert "slots [0, 1] of node n0 are taken" in chosen.note

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
@@ -44,3 +46,17 @@ def test_two_nodes_of_one_name_are_refused():
 def test_an_unknown_level_is_an_error_and_not_an_empty_answer():
     with pytest.raises(ValueError, match="rack"):
         TopologyTree(levels=("zone",), nodes=()).domains("rack")
+
+
+def test_slots_that_are_only_counted_are_the_first_ones():
+    assert _node("a", "z", free=2).usable_slot_indexes == (0, 1)
+    assert _node("a", "z", free=2, unusable="preempted").usable_slot_indexes == ()
+
+
+def test_named_free_slots_are_the_usable_ones():
+    assert replace(_node("a", "z", free=2), free_slots=(7, 3)).usable_slot_indexes == (3, 7)
+
+
+def test_named_free_slots_must_agree_with_their_count():
+    with pytest.raises(ValueError, match="2 slots are free, but named"):
+        replace(_node("a", "z", free=2), free_slots=(3,))

@@ -14,8 +14,11 @@ from airflow_llmsched import registry
 from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import GangHandle, GangPhase
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.testing.engine_contract import HANGS, HANGS_ON, attempt_key, gang_of, poll, running, submit
 from tests.support.local_engine import LocalHarness
 
@@ -156,3 +159,17 @@ def test_gang_whose_files_cannot_be_read_leaves_the_others_seen(harness: LocalHa
             harness.engine.poll([bad])
     finally:
         stop_file.unlink()
+
+
+def test_two_gangs_share_a_node_that_has_room_for_both(harness: LocalHarness) -> None:
+    submit(harness, gang_of(harness, [HANGS]))
+    first, *_ = harness.engine.topology().nodes
+    assert (first.num_free_slots, first.free_slots) == (1, (1,))
+    layout = ParallelLayout(dp=1)
+    only = replace(harness.engine.topology(), nodes=(first,))
+    placed = BestFitSolver().place(PlacementProblem(layout=layout, tree=only), time_limit_s=1.0, seed=0)
+    assert isinstance(placed, Placed)
+    second = replace(gang_of(harness, [HANGS], skip=1), placement=placed.placement, layout=layout)
+    handle = submit(harness, second)
+    harness.advance_until(lambda: harness.num_live_ranks(handle) == 1, 30)
+    assert harness.engine.topology().nodes[0].num_free_slots == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -186,3 +187,10 @@ def test_a_thousand_nodes_are_placed_in_a_moment() -> None:
     assert isinstance(result, Placed)
     assert result.placement.world_size == 4096
     assert time.perf_counter() - start_s < 2.0
+
+
+def test_ranks_get_the_slots_that_are_free_not_the_first_ones() -> None:
+    busy = replace(node("a", free=3), free_slots=(2, 5, 6))
+    result = place(tree_of(busy), 2)
+    assert isinstance(result, Placed)
+    assert [(slot.slot, slot.local_rank) for slot in result.placement.slots] == [(2, 0), (5, 1)]
