@@ -17,7 +17,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProgress
 
 MAX_BACKOFF_S = 60.0
-READS_PER_HANG_LIMIT = 10
+READS_PER_HANG_LIMIT = 5
 
 _AWAY_POLLS = 3
 """Poll intervals between two looks after which nothing is concluded from how much time has passed."""
@@ -104,10 +104,13 @@ PollVerdict = KeepWatching | HandOver
 def wants_reports(watch: WatchState, *, at_s: float) -> bool:
     """Whether a look at a live gang has to read what its agents wrote.
 
-    Only hangs are judged by it, so a tenth of the hang limit is often enough, as long as all is well: most looks then
-    read nothing. A gang that was still for half its limit is read at every look, so none is called hung for old news.
+    Only hangs are judged by it, so once in a fifth of the hang limit is enough while all is well: most looks then read
+    nothing. A gang that was still for half its limit is read at every look, so none is called hung for old news; and
+    so is one whose deadline is reached, for the last step it made.
     """
     if watch.read_at_s is None or watch.last_progress_s is None:
+        return True
+    if watch.deadline_s is not None and at_s >= watch.deadline_s:
         return True
     return not _is_fresh(watch, watch.read_at_s, at_s=at_s) or at_s - watch.last_progress_s > watch.hang_limit_s / 2
 

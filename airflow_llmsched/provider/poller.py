@@ -329,7 +329,8 @@ class SharedPoller:
             elif look.after is not None:
                 watcher.state = look.after
                 watcher.due_s = look.asked_s + look.wait_s
-        self._woken.set()
+        if not self._readers.backlog:  # until then nothing new is due
+            self._woken.set()
         self._close_if_idle()
 
 

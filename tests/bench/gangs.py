@@ -65,6 +65,7 @@ class BenchEngine:
     def __init__(self, *, root: str) -> None:
         self._root = Path(root)
         self._started_s = time.time()
+        self._nodes: dict[GangHandle, tuple[NodeStatus, ...]] = {}
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
         """Return all statuses from one small file."""
@@ -75,7 +76,10 @@ class BenchEngine:
 
     def _status(self, handle: GangHandle, ended_at_s: float | None, *, now_s: float) -> GangStatus:
         phase = GangPhase.RUNNING if ended_at_s is None else GangPhase.SUCCEEDED
-        nodes = tuple(NodeStatus(node=NodeId(name), phase=phase) for name in node_names(int(handle.key.run[-5:])))
+        if handle not in self._nodes or ended_at_s is not None:
+            names = node_names(int(handle.key.run[-5:]))
+            self._nodes[handle] = tuple(NodeStatus(node=NodeId(name), phase=phase) for name in names)
+        nodes = self._nodes[handle]
         return GangStatus(
             phase=phase,
             observed_at_s=now_s,

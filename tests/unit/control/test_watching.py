@@ -110,18 +110,28 @@ def test_watch_without_a_gang_only_waits() -> None:
     assert event == ev.Woke(at_s=wake_at_s)
 
 
-def test_lease_is_written_again_once_a_third_of_it_is_gone() -> None:
+def test_lease_is_written_again_once_half_of_it_is_gone() -> None:
     house = SimHouse()
     state = watched(house, lease_s=30.0)
     channel = house.hub.open(state.channel_root)
     line = house.hub.line(state.channel_root)
-    written = []
-    for _ in range(13):
+    written, left_s = [], []
+    for _ in range(20):
         house.clock.sleep(2.0)
         state, _ = step(house.engine, channel, state, house.clock)
+        assert line.lease_until_s is not None
         written.append(line.lease_until_s)
+        left_s.append(line.lease_until_s - house.clock.now_s())
     assert len(set(written)) == 3
-    assert min(until_s - house.clock.now_s() for until_s in written[-1:] if until_s) >= 18.0
+    assert min(left_s) >= 15.0
+
+
+def test_lease_is_written_again_when_the_clock_was_set_back() -> None:
+    house = SimHouse()
+    state = watched(house, lease_s=30.0)
+    state = replace(state, lease_until_s=house.clock.now_s() + 3600.0)
+    step(house.engine, house.hub.open(state.channel_root), state, house.clock)
+    assert house.hub.line(state.channel_root).lease_until_s == house.clock.now_s() + 30.0
 
 
 def test_lease_is_renewed_though_nobody_can_ask_the_engine() -> None:
