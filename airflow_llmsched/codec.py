@@ -22,6 +22,11 @@ def _build(type_: Any) -> TypeAdapter[Any]:
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(_build)
 
 
+def prepare(type_: Any) -> None:
+    """Build now what reading and writing a ``type_`` takes: the first time costs far more than all others."""
+    _adapter(type_)
+
+
 def to_plain(value: Any, type_: Any = None) -> Any:
     """Return ``value`` as JSON-safe dicts, lists and scalars. Give ``type_`` when it is a union or a generic."""
     return _adapter(type_ or type(value)).dump_python(value, mode="json")

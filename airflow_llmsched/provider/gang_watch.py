@@ -8,6 +8,7 @@ from typing import Any
 from airflow_llmsched import codec
 from airflow_llmsched.control import watching
 from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.control.events import Handover
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.ports import Engine, RunChannel
 from airflow_llmsched.provider.channels import open_channel
@@ -44,7 +45,8 @@ class GangWatch:
 
 
 def subscription(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> tuple[Connection, WatchState]:
-    """Return what to subscribe, and to whose poller, from a trigger's arguments."""
+    """Return what to subscribe, and to whose poller, from a trigger's arguments. Call it on a thread."""
+    codec.prepare(Handover)  # the event loop has no time for it
     connection = Connection.of(settings["engine"], settings["engine_options"])
     return connection, codec.from_plain(WatchState, watch)
 

@@ -183,8 +183,10 @@ def test_f4_stop_is_complete_though_the_supervisors_were_killed(harness: LocalHa
     gang = harness.run_python(gang_of(harness, [HANGS] * 4, grace_s=30.0), STUBBORN)
     handle = submit(harness, gang)
     wait_until(lambda: len(harness.processes(handle)) == 2 * (1 + 2 * 4), LIMIT_S)
-    for node in ("n0", "n1"):
-        assert proc.send(harness.supervisor(handle, node), signal.SIGKILL)
+    supervisors = [harness.supervisor(handle, node) for node in ("n0", "n1")]
+    for supervisor in supervisors:
+        assert proc.send(supervisor, signal.SIGKILL)
+    wait_until(lambda: not any(map(proc.alive, supervisors)), LIMIT_S)
     harness.engine.stop(handle, grace_s=0.5)
     assert harness.processes(handle) == []
     assert poll(harness, handle).phase is GangPhase.LOST

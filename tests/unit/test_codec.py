@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -47,3 +48,14 @@ def test_a_mismatch_is_an_error_and_no_guess(damage):
 def test_a_missing_field_is_an_error():
     with pytest.raises(ValidationError, match="path"):
         codec.from_json(CheckpointRef, b'{"step": 1, "format": "dcp"}')
+
+
+def test_what_was_prepared_is_not_built_by_its_first_use():
+    @dataclass(frozen=True)
+    class Fresh:
+        number: int
+
+    codec.prepare(Fresh)
+    num_built = codec._adapter.cache_info().misses
+    assert codec.from_plain(Fresh, codec.to_plain(Fresh(1))) == Fresh(1)
+    assert codec._adapter.cache_info().misses == num_built

@@ -42,6 +42,7 @@ def test_an_unknown_engine_names_the_known_ones(state_root):
     ],
 )
 def test_what_json_would_change_is_refused_by_name(value):
+    """Field case B1: refused before anything is submitted."""
     with pytest.raises(SpecError, match="engine_options"):
         check_plain({"option": value}, path="engine_options")
 

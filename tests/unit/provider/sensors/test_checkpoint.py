@@ -47,6 +47,7 @@ def _wait(sensor, then=lambda: None):
 @MODES
 @pytest.mark.parametrize("several", [False, True])
 def test_a_string_is_one_path_and_a_list_is_several(tmp_path, deferrable, several):
+    """Field case B10."""
     first, second = tmp_path / "runs a", tmp_path / "b"
     second.mkdir()
     path = [str(first), str(second)] if several else str(second)
@@ -58,6 +59,7 @@ def test_a_string_is_one_path_and_a_list_is_several(tmp_path, deferrable, severa
 @MODES
 @pytest.mark.parametrize("several", [False, True])
 def test_the_check_gets_the_same_dict_in_every_mode(tmp_path, deferrable, several):
+    """Field case B10."""
     seen = []
     path = [str(tmp_path)] if several else str(tmp_path)
     sensor = _sensor(path, deferrable=deferrable, check=lambda checkpoint: seen.append(checkpoint) or True)

@@ -25,6 +25,7 @@ LIMIT_S = 60
 
 
 def test_arguments_survive_the_database_and_mean_the_same(slow):
+    """Field case B1."""
     trigger = slow.defer("run_gang", lease_s=None, engine_options={**slow.options, "node_shape": "local-cpu"}).trigger
     again = stored(trigger)
     assert again.serialize() == trigger.serialize()
