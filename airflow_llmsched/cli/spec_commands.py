@@ -22,6 +22,7 @@ from airflow_llmsched.specs.quantities import (
     format_tokens,
     format_usd,
 )
+from airflow_llmsched.specs.support import unsupported
 
 EXIT_BAD_SPEC = 1
 
@@ -44,6 +45,8 @@ def check(
             typer.echo(f"error: {each}", err=True)
         raise typer.Exit(EXIT_BAD_SPEC) from None
     Console().print(_summary(workload))
+    for each in unsupported(workload):
+        typer.echo(f"warning: this release refuses to run it: {each}", err=True)
 
 
 def _summary(workload: WorkloadSpec) -> Table:

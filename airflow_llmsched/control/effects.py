@@ -207,6 +207,9 @@ class Effects:
         if checkpoint is not None and last_step is not None and checkpoint.step < last_step:
             note = f"trained to step {last_step}, but the newest sound checkpoint is that of step {checkpoint.step}"
             note += "".join(f"; {reason}" for reason in self._shelf.unsound(above_step=checkpoint.step))
+        if checkpoint is None:
+            note = f"no sound checkpoint below {self._context.checkpoint_root}: there is nothing to evaluate or resume"
+            note += "".join(f"; {reason}" for reason in self._shelf.unsound(above_step=-1))
         done = ev.RunSucceeded(at_s=self._clock.now_s(), checkpoint=checkpoint, last_step=last_step, note=note)
         return (*seen, done)
 

@@ -265,7 +265,10 @@ def _fault_detected(state: RunState, event: ev.FaultDetected) -> RunState:
 
 _TOO_LATE = {
     ev.DeadlineCause.TIME: ("deadline reached", "allow more time (budget.deadline) or more capacity"),
-    ev.DeadlineCause.MONEY: ("budget used up", "allow more (budget.max_usd) and clear the task to go on"),
+    ev.DeadlineCause.MONEY: (
+        "budget used up",
+        "allow more (budget.max_usd) and clear the run from its first task on",
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSumma
 from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
-from airflow_llmsched.control.spending import used_up_at_s
+from airflow_llmsched.control.spending import spent_usd, used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
@@ -272,6 +272,12 @@ class RunDriver:
             if outcome is not None:
                 session.flush()
                 return outcome
+            if session.state.phase is RunPhase.PLANNING and self._is_spent(session):
+                step = session.state.last_step
+                session.record(
+                    ev.DeadlineReached(at_s=self._clock.now_s(), last_step=step, cause=ev.DeadlineCause.MONEY)
+                )
+                continue
             for command in commands(session.state):
                 if isinstance(command, _EFFECTFUL):
                     session.flush()
@@ -330,6 +336,11 @@ class RunDriver:
             max_look_errors=context.max_look_errors,
             num_steps=context.num_steps,
         )
+
+    def _is_spent(self, session: _Session) -> bool:
+        """Whether the budget is used up, so that another launch would only overdraw it."""
+        max_usd, now_s = self._context.workload.budget.max_usd, self._clock.now_s()
+        return max_usd is not None and spent_usd(history.attempts(session.events()), now_s=now_s) >= max_usd
 
     def _deadline(self, session: _Session) -> tuple[float | None, ev.DeadlineCause]:
         """Return when the run must end, and for want of what."""

@@ -123,7 +123,7 @@ class DataBlock(Block):
     kind: f.DatasetName = Field(
         description="python_stdlib: the source of Python's standard library. files: files below source."
     )
-    source: f.LocalPath | None = Field(None, description="Folder or URI of the files, from the spec's folder.")
+    source: f.LocalPath | None = Field(None, description="Folder of the files, from the spec's folder.")
     shard_size: f.Bytes = Field(_DATA.shard_bytes, description="Size of one staged shard.")
     held_out: f.Ratio = Field(_DATA.held_out_ratio, description="Share kept for evaluation and never trained on.")
     max_size: f.Bytes | None = Field(None, description="Take no more than this. Default: everything.")
@@ -246,7 +246,9 @@ class LauncherBlock(Block):
 
     kind: f.LauncherName = Field(_LAUNCHER.kind, description="What starts the ranks of a node.")
     command: list[f.Argument] = Field(
-        [], description="Argument list; never seen by a shell. Default: the shipped trainer."
+        [],
+        description="Argument list; never seen by a shell. Ranks start in a folder of their node: give absolute paths. "
+        "Default: the shipped trainer.",
     )
     environment: dict[str, f.Argument] = Field({}, description="Plain settings for every rank; no secrets.")
     start_limit: f.Duration = Field(

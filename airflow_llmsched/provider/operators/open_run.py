@@ -69,6 +69,7 @@ class OpenRunOperator(RunOperator):
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.run_spans import measured
+        from airflow_llmsched.specs.support import require_supported
 
         try:
             refuse_dagrun_timeout(context["dag"])
@@ -78,6 +79,7 @@ class OpenRunOperator(RunOperator):
         scope = self.scope(context)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             spec = self._load()
+            require_supported(spec)
             stored = run_files.write(scope, run_files.SPEC_FILE, spec)
         self.log.info("run %s of %r opened under %s", scope.run_key, spec.name, scope.state_root)
         return {

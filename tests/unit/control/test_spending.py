@@ -68,3 +68,13 @@ def test_run_saves_and_ends_when_its_money_is_used_up() -> None:
 
 def test_run_within_its_budget_is_not_stopped() -> None:
     assert isinstance(SimHouse(workload=with_budget(1.0)).run(), Succeeded)
+
+
+def test_used_up_budget_launches_nothing_more() -> None:
+    house = SimHouse(workload=with_budget(25.0 / 3600.0))
+    assert isinstance(house.run(), Failed)
+    launches = house.driver().attempts()
+    outcome = house.run(generation=1)
+    assert isinstance(outcome, Failed)
+    assert "budget used up" in outcome.reason
+    assert house.driver().attempts() == launches

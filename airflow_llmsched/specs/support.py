@@ -1,0 +1,47 @@
+"""What a spec may say but this release cannot do yet. Refused before anything starts: silence would be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_llmsched.domain.workload import RoleKind, WorkloadSpec
+from airflow_llmsched.errors import SpecError, SpecErrors
+
+_FILTERS = ("clouds", "regions", "jurisdictions", "vendors", "capacity_types")
+
+
+def unsupported(spec: WorkloadSpec) -> tuple[SpecError, ...]:
+    """Return what of ``spec`` would have no effect, or fail only later; empty when all of it can be done."""
+    return (*_buckets(spec), *_roles(spec), *_capacity(spec))
+
+
+def require_supported(spec: WorkloadSpec) -> None:
+    """Raise ``SpecError`` (``SpecErrors`` for several) for what :func:`unsupported` finds."""
+    found = unsupported(spec)
+    if found:
+        raise found[0] if len(found) == 1 else SpecErrors(list(found))
+
+
+def _buckets(spec: WorkloadSpec) -> Iterator[SpecError]:
+    for path, value in (
+        ("data.source", spec.data.source),
+        ("checkpoint.root", spec.checkpoint.root),
+        ("checkpoint.init_from", spec.checkpoint.init_from),
+    ):
+        if value is not None and "://" in value:
+            yield SpecError(path=path, value=value, hint="buckets cannot be read yet: mount it, and name the folder")
+
+
+def _roles(spec: WorkloadSpec) -> Iterator[SpecError]:
+    for index, role in enumerate(spec.roles):
+        if role.kind is not RoleKind.TRAINER:
+            hint = "only trainers are started yet: start it beside them from your trainer's own command"
+            yield SpecError(path=f"roles[{index}].kind", value=role.kind.value, hint=hint)
+
+
+def _capacity(spec: WorkloadSpec) -> Iterator[SpecError]:
+    for name in _FILTERS:
+        value = getattr(spec.capacity, name)
+        if value:
+            hint = "no engine of this release rents capacity, so it would not be heeded; take it out"
+            yield SpecError(path=f"capacity.{name}", value=[str(each) for each in value], hint=hint)
