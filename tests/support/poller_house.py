@@ -68,8 +68,13 @@ class HouseChannel:
 
     latest = read
 
+    def tend(self, cursor: ChannelCursor, *, at_s: float) -> None:
+        """Nothing to keep up: agents of this house need no grants."""
+
     def renew(self, *, until_s: float) -> None:
         self.renewed_until_s.append(until_s)
+
+    extend = renew
 
 
 class House:
