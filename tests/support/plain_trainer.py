@@ -44,6 +44,7 @@ def train(options: argparse.Namespace) -> int:
         if options.hold is not None and step == options.hold_at:
             wait_for(options.hold)
         if step == options.fail_at and layout.rank == layout.world_size - 1:
+            wait_for_checkpoint(step - step % options.interval, layout)
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
         leaving = agent.stop_requested()
@@ -59,6 +60,14 @@ def wait_for(path: Path) -> None:
     while not path.exists() and not agent.stop_requested():
         agent.heartbeat()
         time.sleep(0.05)
+
+
+def wait_for_checkpoint(step: int, layout: agent.RankLayout) -> None:
+    """Wait until rank 0 has saved ``step``: what a failing gang leaves behind must not be a matter of timing."""
+    sealed = Path(layout.checkpoint_root or "") / f"step-{step:08d}" / "llmsched-seal.json"
+    give_up_s = time.monotonic() + 30
+    while step > 0 and not sealed.exists() and time.monotonic() < give_up_s:
+        time.sleep(0.01)
 
 
 def save(step: int, layout: agent.RankLayout) -> None:
