@@ -44,7 +44,7 @@ def train(options: argparse.Namespace) -> int:
         if options.hold is not None and step == options.hold_at:
             wait_for(options.hold)
         if step == options.fail_at and layout.rank == layout.world_size - 1:
-            wait_for_checkpoint(step - step % options.interval, layout)
+            wait_for_checkpoint((step - 1) // options.interval * options.interval, layout)
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
         leaving = agent.stop_requested()
