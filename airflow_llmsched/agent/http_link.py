@@ -212,6 +212,7 @@ class HttpLink:
         method = "GET" if data is None else "PUT"
         give_up_at_s = time.monotonic() + REQUEST_LIMIT_S
         try:
+            # Grant lets http and https URLs through and nothing else.
             request = urllib.request.Request(url, data=data, method=method, headers=_HEADERS[method])  # noqa: S310
             with self._opener.open(request, timeout=_CONNECT_LIMIT_S) as response:
                 return _read_body(response, give_up_at_s)
