@@ -11,7 +11,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,6 +205,17 @@ def end_all(
         time.sleep(_POLL_S)
         left = _left(find, reap, known)
     return left
+
+
+def next_signal(numbers: Collection[int], *, timeout_s: float) -> int | None:
+    """Return the number of a blocked signal that has come, None when none did within ``timeout_s``.
+
+    ``signal.sigtimedwait`` returns memory it never wrote when it was interrupted and its time is over by then: so it
+    does in a process that was stopped meanwhile and goes on (SIGSTOP and SIGCONT, a debugger, a suspended machine).
+    Only what was asked for is a signal.
+    """
+    got = signal.sigtimedwait(numbers, timeout_s)
+    return got.si_signo if got is not None and got.si_signo in numbers else None
 
 
 def become_subreaper() -> None:

@@ -88,9 +88,9 @@ class RankWrapper:
 
     def _wait(self) -> int:
         while True:
-            got = signal.sigtimedwait(_SIGNALS, _CHECK_S)
-            if got is not None and got.si_signo != signal.SIGCHLD:
-                self._forward(got.si_signo)
+            got = proc.next_signal(_SIGNALS, timeout_s=_CHECK_S)
+            if got is not None and got != signal.SIGCHLD:
+                self._forward(got)
             status = self._reap()
             if status is not None:
                 return status

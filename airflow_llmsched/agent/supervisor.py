@@ -92,8 +92,8 @@ class Supervisor:
             verdict = self._step()
             if verdict is not None:
                 return verdict
-            got = signal.sigtimedwait(_SIGNALS, min(_TICK_S, self._body["flush_interval_s"]))
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            got = proc.next_signal(_SIGNALS, timeout_s=min(_TICK_S, self._body["flush_interval_s"]))
+            if got in (signal.SIGTERM, signal.SIGINT):
                 self._terminated = True
             self._reap()
 
@@ -284,7 +284,7 @@ class Supervisor:
         """Wait a moment for launchers whose ranks have all exited 0, so that they need not be told to end."""
         limit_s = time.monotonic() + _LAUNCHER_LIMIT_S
         while None in self._launchers.values() and time.monotonic() < limit_s:
-            signal.sigtimedwait((signal.SIGCHLD,), _TICK_S)
+            proc.next_signal((signal.SIGCHLD,), timeout_s=_TICK_S)
             self._reap()
 
     def _announce(self, verdict: Verdict) -> Verdict:

@@ -13,6 +13,7 @@ import pytest
 from airflow_llmsched.agent import proc
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[3]
 IDLE = [sys.executable, "-S", "-c", "import time; time.sleep(1e6)"]
 STUBBORN = [
     sys.executable,
@@ -232,3 +233,35 @@ def test_census_is_taken_once_for_many_marks_and_again_for_who_started_later() -
         for process in marked:
             process.kill()
             process.wait()
+
+
+WAITS = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import signal\n"
+    "from airflow_llmsched.agent import proc\n"
+    "asked = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, asked)\n"
+    "print('up', flush=True)\n"
+    "while True:\n"
+    "    got = proc.next_signal(asked, timeout_s=0.05)\n"
+    "    if got is not None:\n"
+    "        print(int(got), flush=True)\n"
+    "        raise SystemExit\n",
+]
+
+
+def test_stop_and_continue_are_no_signal_to_whoever_waits_for_others() -> None:
+    """``signal.sigtimedwait`` then returns memory it never wrote, which once ended healthy gangs."""
+    process = subprocess.Popen(WAITS, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    for _ in range(3):
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: (stat := proc.read_stat(process.pid)) and stat.state == "T", limit_s=10)
+        time.sleep(0.2)  # beyond the time it waits at once: only then is its time over when it goes on
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: (stat := proc.read_stat(process.pid)) and stat.state == "S", limit_s=10)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=10) == (f"{signal.SIGTERM:d}\n", None)
