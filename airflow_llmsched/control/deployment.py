@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import DataError, ObjectExistsError, ObjectMissingError
 from airflow_llmsched.ports import ObjectStore
+
+_CREATE = EffectPoint("deployment.create")
 
 DEPLOYMENT_OBJECT = "deployment.json"
 FORMAT_VERSION = 1
@@ -35,7 +38,7 @@ def deployment_id(store: ObjectStore, *, propose: Callable[[], str] = lambda: st
         return _read(store)
     except ObjectMissingError:
         pass
-    with contextlib.suppress(ObjectExistsError):
+    with contextlib.suppress(ObjectExistsError), _CREATE:
         store.create(DEPLOYMENT_OBJECT, codec.to_json(Deployment(id=propose())))
     return _read(store)
 

@@ -23,9 +23,16 @@ from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError, TransientError
 from airflow_llmsched.planner.policies.failure import decide
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
+
+_PREPARE = EffectPoint("run.prepare_channel")
+_SUBMIT = EffectPoint("run.submit")
+_STOP = EffectPoint("run.stop")
+_RENEW_TO_LEAVE = EffectPoint("run.renew_to_leave")
+_ASK_TO_LEAVE = EffectPoint("run.ask_to_leave")
 
 STOP_SETTLE_S = 15.0
 """How long an engine may take to report an end beyond the grace it was given."""
@@ -103,7 +110,8 @@ class Effects:
         Raises ``CouldNotLookError`` when that cannot be seen in time: a successor must not start beside it.
         """
         grace_s = self._context.workload.launcher.grace_s
-        self._engine.stop(handle, grace_s=grace_s)
+        with _STOP:
+            self._engine.stop(handle, grace_s=grace_s)
         status = self._wait_for_end(handle, limit_s=grace_s + STOP_SETTLE_S)
         if status is None:
             raise CouldNotLookError(
@@ -154,18 +162,21 @@ class Effects:
         if stopped and not known and (fence := self._fences.awaited()) is not None:
             reason = "a gang of the run that nobody knew of has just been stopped, not all of it in sight"
             return (ev.LaunchRefused(at_s=fence.at_s, reason=reason, retry_at_s=fence.until_s),)
-        channel = self._open_channel(command.channel_root)
+        nodes = command.plan.placement.nodes
+        with _PREPARE:
+            links = self._open_channel(command.channel_root).prepare(nodes, at_s=self._clock.now_s())
         gang = build_gang(
             self._context,
             key=command.key,
             plan=command.plan,
             channel_root=command.channel_root,
             checkpoint=command.checkpoint,
-            channel_links=channel.prepare(command.plan.placement.nodes, at_s=self._clock.now_s()),
+            channel_links=links,
         )
         request = self._engine.render(gang)
         try:
-            handle = self._engine.submit(request, key=command.key)
+            with _SUBMIT:
+                handle = self._engine.submit(request, key=command.key)
         except CapacityError as error:
             now_s = self._clock.now_s()
             again_at_s = retry_at_s(self._context, waiting_since_s=command.waiting_since_s, now_s=now_s)
@@ -225,8 +236,10 @@ class Effects:
         with contextlib.suppress(TransientError):
             channel = self._open_channel(command.channel_root)
             if self._context.lease_s is not None:
-                channel.renew(until_s=self._clock.now_s() + self._context.lease_s)
-            channel.order_stop(reason=command.reason)
+                with _RENEW_TO_LEAVE:
+                    channel.renew(until_s=self._clock.now_s() + self._context.lease_s)
+            with _ASK_TO_LEAVE:
+                channel.order_stop(reason=command.reason)
             self._wait_for_end(command.handle, limit_s=self._context.workload.launcher.grace_s)
 
     def _wait_for_end(self, handle: GangHandle, *, limit_s: float) -> GangStatus | None:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.ports import Clock, Engine, RunChannel
+
+_REVOKE = EffectPoint("run.revoke")
 
 KILL_S = 5.0
 """What an agent may take beyond the grace to have its ranks ended: the same as an engine's ``stop``."""
@@ -61,12 +64,16 @@ class Fences:
         if not roots:
             return None
         now_s = self._clock.now_s()
-        last_s = max(self._open_channel(root).revoke(at_s=now_s, lease_s=self._lease_s) for root in roots)
+        last_s = max(self._revoke(root, at_s=now_s, lease_s=self._lease_s) for root in roots)
         until_s = last_s + self._grace_s + KILL_S + CLOCK_SKEW_S
         if now_s >= until_s:
             return None
         nodes: dict[NodeId, None] = {node: None for status in unseen.values() for node in status.unconfirmed_nodes}
         return ev.FenceAwaited(at_s=now_s, until_s=until_s, nodes=tuple(nodes))
+
+    @_REVOKE
+    def _revoke(self, root: str, *, at_s: float, lease_s: float) -> float:
+        return self._open_channel(root).revoke(at_s=at_s, lease_s=lease_s)
 
     def _unconfirmed(self) -> dict[GangHandle, GangStatus]:
         handles = self._engine.find(self._run)

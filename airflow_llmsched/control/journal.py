@@ -30,6 +30,7 @@ from airflow_llmsched.control.journal_format import (
     encode_record,
 )
 from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, TransientError
 from airflow_llmsched.ports import ObjectStore
 
@@ -37,6 +38,13 @@ __all__ = ["FORMAT_VERSION", "Journal", "JournalError", "JournalRaceError", "Run
 
 BUNDLE_SIZE = 256
 """Records of one bundle. The newest 256 to 511 records are never bundled."""
+
+_APPEND = EffectPoint("journal.append")
+_TAKE_BACK = EffectPoint("journal.take_back")
+_BUNDLE = EffectPoint("journal.bundle")
+_TIDY = EffectPoint("journal.tidy")
+_SUMMARY = EffectPoint("journal.summary")
+_SNAPSHOT = EffectPoint("journal.snapshot")
 
 _RECORD_NAME = re.compile(r"\d{8}\.json")
 _BUNDLE_NAME = re.compile(r"(\d{8})-(\d{8})\.json")
@@ -119,11 +127,13 @@ class Journal:
         """
         key = self._key(number)
         try:
-            self._store.create(key, encode_record(events, number=number))
+            with _APPEND:
+                self._store.create(key, encode_record(events, number=number))
         except ObjectExistsError as error:
             raise self._race(key) from error
         if number <= self._look_for_bundles():
-            self._store.delete(key)  # nobody reads it: the bundle has spoken for this number since before
+            with _TAKE_BACK:
+                self._store.delete(key)  # nobody reads it: the bundle has spoken for this number since before
             raise self._race(key)
         self._known[number] = tuple(events)
         if number % BUNDLE_SIZE == 0:
@@ -139,8 +149,10 @@ class Journal:
             covered = self._look_for_bundles()
         for number in self._single_numbers():
             if number <= covered:
-                self._store.delete(self._key(number))
+                with _TIDY:
+                    self._store.delete(self._key(number))
 
+    @_SUMMARY
     def write_summary(self, summary: RunSummary) -> None:
         """Overwrite the run's summary. Raises ``StoreError``."""
         self._store.put(self._summary_key, codec.to_json(summary))
@@ -152,6 +164,7 @@ class Journal:
         except ObjectMissingError:
             return None
 
+    @_SNAPSHOT
     def write_snapshot(self, data: bytes) -> None:
         """Overwrite the run's snapshot (see ``control.snapshots``). Raises ``StoreError``."""
         self._store.put(self._snapshot_key, data)
@@ -194,7 +207,7 @@ class Journal:
     def _bundle(self, first: int, last: int) -> None:
         """Copy records into a bundle. Of two that do it at once one wins, and both would have written the same."""
         records = [self._record(number) for number in range(first, last + 1)]
-        with contextlib.suppress(ObjectExistsError):
+        with contextlib.suppress(ObjectExistsError), _BUNDLE:
             self._store.create(self._bundle_key(first, last), encode_bundle(records, first=first))
         self._read_bundle(first, last)  # before anything is deleted
 

@@ -25,8 +25,11 @@ from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.gang import FoundGang, GangHandle
 from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import InternalError, TransientError
 from airflow_llmsched.ports import ChannelWitness, Clock, Engine, ObjectStore
+
+_STOP = EffectPoint("reap.stop")
 
 REAP_GRACE_S = 10.0
 """What ranks get to end when no journal says more."""
@@ -170,7 +173,8 @@ class Reaper:
     def _stop(self, handles: Sequence[GangHandle]) -> tuple[str, ...]:
         """Stop gangs that no journal speaks for: an evaluation's, or those of a run whose journal is gone."""
         for handle in handles:
-            self._engine.stop(handle, grace_s=REAP_GRACE_S)
+            with _STOP:
+                self._engine.stop(handle, grace_s=REAP_GRACE_S)
         return tuple(handle.key.name for handle in handles)
 
     def _left(self, handles: Sequence[GangHandle]) -> list[str]:

@@ -26,10 +26,14 @@ from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.ledger import Span
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, StoreError, TransientError
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
 
 T = TypeVar("T")
+
+_CANCEL = EffectPoint("run.cancel_record")
+_RELEASE = EffectPoint("run.release_record")
 
 MAX_RACES = 20
 """Appends a driver may lose in one call. Each loss means that another worker moved the run on, so more is a fault."""
@@ -233,7 +237,8 @@ class RunDriver:
             return False
         if state.phase is not RunPhase.CANCELLING:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
-            session.flush()
+            with _CANCEL:
+                session.flush()
         return True
 
     def _end_for_release(self, session: _Session, reason: str, num_records: int | None) -> AttemptKey | None:
@@ -243,7 +248,8 @@ class RunDriver:
         phase = session.state.phase
         if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
-            session.flush()
+            with _CANCEL:
+                session.flush()
         return None if phase is RunPhase.NEW and num_records is None else session.state.key
 
     def _finish_cancel(self, session: _Session) -> tuple[str, ...]:
@@ -264,7 +270,8 @@ class RunDriver:
         if any(isinstance(event, ev.Released) and event.at_s >= started_at_s for event in self._journal.read()):
             return  # by another teardown at the same time, which stopped the same gangs
         session.record(ev.Released(at_s=self._clock.now_s(), started_at_s=started_at_s, stopped=tuple(stopped)))
-        session.flush()
+        with _RELEASE:
+            session.flush()
 
     def _drive(self, session: _Session) -> Outcome:
         while True:

@@ -17,8 +17,13 @@ from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
+
+_PREPARE = EffectPoint("single.prepare_channel")
+_SUBMIT = EffectPoint("single.submit")
+_STOP = EffectPoint("single.stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ class SingleRun:
             return Failed(reason=f"superseded: generation {newer} of {self._settings.key} goes on elsewhere")
         mine = {handle: status for handle, status in seen.items() if handle.key.generation == generation}
         for handle in seen.keys() - mine.keys():
-            self._engine.stop(handle, grace_s=self._settings.grace_s)
+            _stop(self._engine, handle, grace_s=self._settings.grace_s)
         if not mine:
             return self._launch(attempt=1)
         newest = max(mine, key=lambda handle: handle.key.attempt)
@@ -98,7 +103,7 @@ class SingleRun:
             case ev.GangEnded(key=key, status=status):
                 return self._conclude(self._handle_of(key), status)
             case ev.FaultDetected(key=key, fault=fault):
-                self._engine.stop(self._handle_of(key), grace_s=self._settings.grace_s)
+                _stop(self._engine, self._handle_of(key), grace_s=self._settings.grace_s)
                 return self._again(key, fault)
             case ev.DeadlineReached():
                 stop_all(
@@ -118,8 +123,11 @@ class SingleRun:
             return Watch(state=wait)
         key = AttemptKey(run=self._settings.key, generation=self._settings.generation, attempt=attempt)
         gang = self._make_gang(key)
-        links = self._open_channel(gang.channel_root).prepare(gang.placement.nodes, at_s=self._clock.now_s())
-        handle = self._engine.submit(self._engine.render(replace(gang, channel_links=links)), key=key)
+        with _PREPARE:
+            links = self._open_channel(gang.channel_root).prepare(gang.placement.nodes, at_s=self._clock.now_s())
+        request = self._engine.render(replace(gang, channel_links=links))
+        with _SUBMIT:
+            handle = self._engine.submit(request, key=key)
         return self._watch(handle)
 
     def _watch(self, handle: GangHandle) -> Watch:
@@ -167,8 +175,13 @@ def stop_all(engine: Engine, key: RunKey, *, grace_s: float, through_generation:
         if not status.phase.ended and (through_generation is None or handle.key.generation <= through_generation)
     ]
     for handle in alive:
-        engine.stop(handle, grace_s=grace_s)
+        _stop(engine, handle, grace_s=grace_s)
     return tuple(handle.key.name for handle in alive)
+
+
+@_STOP
+def _stop(engine: Engine, handle: GangHandle, *, grace_s: float) -> None:
+    engine.stop(handle, grace_s=grace_s)
 
 
 def _look(engine: Engine, key: RunKey) -> dict[GangHandle, GangStatus]:

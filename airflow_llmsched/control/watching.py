@@ -22,8 +22,13 @@ from airflow_llmsched.control.poller import (
     wants_reports,
 )
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
+
+_RENEW = EffectPoint("watch.renew")
+_EXTEND = EffectPoint("watch.extend")
+_TEND = EffectPoint("watch.tend")
 
 RENEWED_BELOW_RATIO = 1 / 2
 """A lease is written again once less than this share of it is left: most looks then write nothing.
@@ -102,7 +107,8 @@ def see(channel: RunChannel | None, watch: WatchState, told: Told | None, clock:
             return Observation(at_s=clock.now_s(), status=told, lease_until_s=lease_until_s)
         reports, cursor = channel.latest(watch.cursor)
         if not told.phase.ended:
-            channel.tend(cursor, at_s=clock.now_s())
+            with _TEND:
+                channel.tend(cursor, at_s=clock.now_s())
     except TransientError as error:
         return Observation(at_s=clock.now_s(), error=str(error), lease_until_s=lease_until_s)
     return Observation(
@@ -121,7 +127,8 @@ def _renew(channel: RunChannel, watch: WatchState, clock: Clock) -> float | None
         if RENEWED_BELOW_RATIO <= left_ratio <= 1.0:
             return None
     until_s = now_s + watch.lease_s
-    channel.renew(until_s=until_s)
+    with _RENEW:
+        channel.renew(until_s=until_s)
     return until_s
 
 
@@ -137,7 +144,7 @@ def conclude(
     if isinstance(verdict, HandOver) and watch.lease_s is not None and channel is not None:
         if isinstance(verdict.event, ev.GangEnded | ev.FaultDetected):
             return watch, verdict
-        with contextlib.suppress(TransientError):  # the lease as it stands is the best that can be had
+        with contextlib.suppress(TransientError), _EXTEND:  # the lease as it stands is the best that can be had
             channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
     return watch, verdict
 

@@ -9,9 +9,17 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, StoreError
 from airflow_llmsched.objects.keys import TEMP_PREFIX, check_folder, check_key, check_prefix
 from airflow_llmsched.ports import ObjectInfo
+
+_FOLDER = EffectPoint("objects.local.folder")
+_TEMPORARY = EffectPoint("objects.local.temporary")
+_LINK = EffectPoint("objects.local.link")
+_REPLACE = EffectPoint("objects.local.replace")
+_TIDY = EffectPoint("objects.local.tidy")
+_DELETE = EffectPoint("objects.local.delete")
 
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -59,7 +67,7 @@ class LocalStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Write or overwrite atomically. Raises ``StoreError``."""
-        self._write(key, data, Path.replace)
+        self._write(key, data, _replace)
 
     def create(self, key: str, data: bytes) -> None:
         """Write only if absent, durably. Raises ``ObjectExistsError`` when another writer was first, ``StoreError``."""
@@ -94,7 +102,8 @@ class LocalStore:
         try:
             if path.is_dir():  # a folder of other keys, so no object of this name
                 return
-            path.unlink()
+            with _DELETE:
+                path.unlink()
             _sync_folder(path.parent)
         except _NO_OBJECT:
             self._require_folder_root("delete", key)
@@ -114,7 +123,7 @@ class LocalStore:
                 publish(temp, path)
             finally:
                 # After a rename there is nothing left to remove; after a link the second name goes.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError), _TIDY:
                     temp.unlink(missing_ok=True)
             _sync_folder(path.parent)
         except _TargetExistsError:
@@ -187,6 +196,12 @@ class _TargetExistsError(Exception):
     """The create-only name is taken. Apart from ``OSError``, so that a clash on a folder is not taken for it."""
 
 
+@_REPLACE
+def _replace(temp: Path, path: Path) -> None:
+    temp.replace(path)
+
+
+@_LINK
 def _link(temp: Path, path: Path) -> None:
     try:
         os.link(temp, path)
@@ -196,6 +211,7 @@ def _link(temp: Path, path: Path) -> None:
             raise _TargetExistsError from error
 
 
+@_TEMPORARY
 def _write_synced(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
@@ -207,7 +223,8 @@ def _ensure_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _ensure_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    with _FOLDER:
+        folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
 
 

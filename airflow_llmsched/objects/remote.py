@@ -15,12 +15,17 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import ObjectExistsError, ObjectMissingError, SpecError, StoreError
 from airflow_llmsched.objects.keys import check_folder, check_key, check_prefix
 from airflow_llmsched.objects.uris import check_bucket_uri
 from airflow_llmsched.ports import ObjectInfo
 
 T = TypeVar("T")
+
+_PUT = EffectPoint("objects.remote.put")
+_CREATE = EffectPoint("objects.remote.create")
+_DELETE = EffectPoint("objects.remote.delete")
 
 # Letters only: Azure wants a C# identifier, and some proxies drop headers with an underscore.
 _WRITER = "llmschedwriter"
@@ -63,6 +68,7 @@ class RemoteStore:
         check_key(key)
         return self._call("read", key, lambda: bytes(obstore.get(self._store, key).bytes()))
 
+    @_PUT
     def put(self, key: str, data: bytes) -> None:
         """Write or overwrite atomically. Raises ``StoreError``."""
         check_key(key)
@@ -71,6 +77,7 @@ class RemoteStore:
         except ObjectMissingError as error:  # nothing else than the bucket can be missing
             raise StoreError(str(error)) from error
 
+    @_CREATE
     def create(self, key: str, data: bytes) -> None:
         """Write only if absent. Raises ``ObjectExistsError``, or ``StoreError`` when the outcome could not be learned.
 
@@ -114,6 +121,7 @@ class RemoteStore:
             raise StoreError(str(error)) from error
         return iter(sorted(path.removeprefix(prefix).rstrip("/") for path in listed["common_prefixes"]))
 
+    @_DELETE
     def delete(self, key: str) -> None:
         """Delete; silent when absent. Raises ``StoreError``."""
         check_key(key)

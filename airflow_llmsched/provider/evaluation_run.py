@@ -20,6 +20,7 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NotPlaced, Placement, PlacementProblem
 from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.domain.workload import EvaluationSpec, WorkloadSpec
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CapacityError, DataError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, open_channel
@@ -29,6 +30,8 @@ from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import EVALUATOR, train_settings
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE
+
+_CLEAR_OUTPUT = EffectPoint("evaluation.clear_output")
 
 CHECKPOINT_VARIABLE = "LLMSCHED_CHECKPOINT"
 OUTPUT_VARIABLE = "LLMSCHED_OUTPUT"
@@ -140,8 +143,9 @@ def _gang(
     manifest = run_files.read(scope, run_files.DATASET_FILE, DatasetManifest, made_by="StageDatasetOperator")
     manifest_path = f"{manifest.root}/manifest.json"
     output = _output(settings)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.unlink(missing_ok=True)  # an earlier launch's result must not stand for this one's
+    with _CLEAR_OUTPUT:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.unlink(missing_ok=True)  # an earlier launch's result must not stand for this one's
     environment = {
         **spec.launcher.environment,
         CHECKPOINT_VARIABLE: checkpoint,

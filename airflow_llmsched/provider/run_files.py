@@ -12,10 +12,14 @@ from airflow_llmsched import codec
 from airflow_llmsched.control import closing
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import DataError, ObjectMissingError
 from airflow_llmsched.provider.run_scope import RunScope
 
 T = TypeVar("T")
+
+_WRITE = EffectPoint("run_files.write")
+_DELETE = EffectPoint("run_files.delete")
 
 SPEC_FILE = closing.SPEC_FILE
 PLAN_FILE = "plan.json"
@@ -28,10 +32,12 @@ def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
     data = codec.to_json(value)
     key = f"runs/{scope.run_key}/{name}"
     store = scope.store()
-    store.put(key, data)
+    with _WRITE:
+        store.put(key, data)
     return {"uri": f"{store.uri}/{key}", "digest": hashlib.sha256(data).hexdigest()}
 
 
+@_DELETE
 def delete(scope: RunScope, name: str) -> None:
     """Remove a file of the run; silent when it is absent."""
     scope.store().delete(f"runs/{scope.run_key}/{name}")

@@ -11,8 +11,11 @@ from pydantic import ValidationError
 
 from airflow_llmsched import codec
 from airflow_llmsched.domain.run_report import RunReport
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.reports.html import render
+
+_WRITE = EffectPoint("report.write")
 
 FORMAT_VERSION = 1
 HTML_NAME = "report.html"
@@ -25,7 +28,6 @@ def write(report: RunReport, directory: Path) -> tuple[Path, Path]:
     Raises:
         OSError: The folder cannot be written; an older report is still whole.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     json_path = directory / JSON_NAME
     html_path = directory / HTML_NAME
     _replace(json_path, to_json(report))
@@ -66,11 +68,12 @@ def to_json(report: RunReport) -> bytes:
 
 def write_html(report: RunReport, path: Path) -> None:
     """Write only the page, to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, render(report).encode())
 
 
+@_WRITE
 def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(data)

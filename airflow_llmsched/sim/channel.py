@@ -13,9 +13,15 @@ from airflow_llmsched.domain.progress import (
     RankProgress,
     StepRecord,
 )
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.sim.gang import SimGang
 from airflow_llmsched.sim.world import SimWorld
+
+_ORDER = EffectPoint("sim.channel.order")
+_RENEW = EffectPoint("sim.channel.renew")
+_NOTE = EffectPoint("sim.channel.note_extension")
+_REVOKE = EffectPoint("sim.channel.revoke")
 
 _FIRST_PID = 1000
 
@@ -183,7 +189,9 @@ class SimChannel:
 
     def order_interval(self, *, interval_s: float) -> None:
         """Ask the trainer to save every ``interval_s`` seconds from now on."""
-        self._hub.look(self._root).checkpoint_interval_s = interval_s
+        line = self._hub.look(self._root)
+        with _ORDER:
+            line.checkpoint_interval_s = interval_s
 
     def read(self, cursor: ChannelCursor) -> tuple[Sequence[NodeReport], ChannelCursor]:
         """Return reports after ``cursor``, and the new cursor."""
@@ -195,26 +203,35 @@ class SimChannel:
 
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary."""
-        self._hub.look(self._root).order_checkpoint()
+        line = self._hub.look(self._root)
+        with _ORDER:
+            line.order_checkpoint()
 
     def order_stop(self, *, reason: str) -> None:
         """Ask all ranks to save and exit 0 at the next step boundary."""
-        self._hub.look(self._root).stop_reason = reason
+        line = self._hub.look(self._root)
+        with _ORDER:
+            line.stop_reason = reason
 
     def renew(self, *, until_s: float) -> None:
         """Let agents keep their ranks until ``until_s``."""
-        self._hub.look(self._root).renew(until_s)
+        line = self._hub.look(self._root)
+        with _RENEW:
+            line.renew(until_s)
 
     def extend(self, *, until_s: float) -> None:
         """Renew for as long as a hand-over may take."""
         line = self._hub.look(self._root)
-        line.last_extension_s = max(line.last_extension_s, until_s)
-        line.renew(until_s)
+        with _NOTE:
+            line.last_extension_s = max(line.last_extension_s, until_s)
+        with _RENEW:
+            line.renew(until_s)
 
     def revoke(self, *, at_s: float, lease_s: float) -> float:
         """Have agents honour no renewal from now on; return when the last one they can have honoured ends."""
         line = self._hub.look(self._root)
-        line.revoked_at_s = at_s if line.revoked_at_s is None else line.revoked_at_s
+        with _REVOKE:
+            line.revoked_at_s = at_s if line.revoked_at_s is None else line.revoked_at_s
         return max(line.revoked_at_s + lease_s, line.last_extension_s)
 
     def lease_until_s(self) -> float | None:

@@ -21,6 +21,7 @@ from airflow_llmsched.domain.gang import (
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.ports import EngineFeature
 from airflow_llmsched.sim.channel import SimChannelHub
@@ -37,6 +38,9 @@ from airflow_llmsched.sim.scripts import (
 )
 from airflow_llmsched.sim.training import SimTrainer, fence
 from airflow_llmsched.sim.world import SimWorld
+
+_SUBMIT = EffectPoint("sim.submit")
+_STOP = EffectPoint("sim.stop")
 
 
 @dataclass(slots=True)
@@ -99,8 +103,9 @@ class SimEngine:
         self._require_free(spec)
         handle = GangHandle(engine=self.name, key=key, native_id=key.name)
         gang = SimGang(self._world, spec, handle)
-        self._gangs[key.name] = gang
-        self._begin(gang)
+        with _SUBMIT:
+            self._gangs[key.name] = gang
+            self._begin(gang)
         if self._lose_answers:
             self._lose_answers -= 1
             raise CouldNotLookError(f"the answer to the submission of {key.name} was lost")
@@ -137,7 +142,8 @@ class SimEngine:
         if gang is None or gang.phase.ended:
             return
         nodes = dict.fromkeys(gang.spec.placement.nodes, GangPhase.STOPPED)
-        gang.fall(Ending(phase=GangPhase.STOPPED, reason="stopped", nodes=nodes), grace_s=grace_s)
+        with _STOP:
+            gang.fall(Ending(phase=GangPhase.STOPPED, reason="stopped", nodes=nodes), grace_s=grace_s)
         if not gang.phase.ended:
             self._world.clock.sleep(grace_s)
             self._world.advance()

@@ -16,9 +16,14 @@ from airflow_llmsched import codec
 from airflow_llmsched.domain.checkpoint import VerifyDepth
 from airflow_llmsched.domain.dataset import DatasetManifest, Shard
 from airflow_llmsched.domain.workload import DatasetSpec
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.staging.corpus import Corpus, TextFile, read_blocks, read_corpus
 from airflow_llmsched.staging.verify import MANIFEST_NAME, content_digest, load_manifest, verify
+
+_CLEAR = EffectPoint("staging.clear")
+_REMOVE = EffectPoint("staging.remove")
+_WRITE = EffectPoint("staging.write")
 
 SEPARATOR = b"\0"
 """Stands behind every file, so that the model sees where a text ends. Source code holds no zero byte."""
@@ -51,7 +56,8 @@ def stage(spec: DatasetSpec, *, destination: str) -> DatasetManifest:
         staged = _already_staged(folder, source_digest)  # by whoever we waited for
         if staged is not None:
             return staged
-        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        with _CLEAR:
+            (folder / MANIFEST_NAME).unlink(missing_ok=True)
         _remove_ours(folder)
         manifest = _pack(corpus, folder, shard_bytes=spec.shard_bytes)
         manifest = replace(manifest, source_digest=source_digest)
@@ -84,7 +90,8 @@ def _already_staged(folder: Path, source_digest: str) -> DatasetManifest | None:
 def _remove_ours(folder: Path) -> None:
     for path in folder.iterdir():
         if _OURS.fullmatch(path.name):
-            path.unlink()
+            with _REMOVE:
+                path.unlink()
 
 
 def _pack(corpus: Corpus, folder: Path, *, shard_bytes: int) -> DatasetManifest:
@@ -143,6 +150,7 @@ class _Cutter:
             yield piece
 
 
+@_WRITE
 def _write(path: Path, pieces: Iterable[bytes]) -> tuple[int, str]:
     """Write a file so that it is either absent or whole, even after a power cut. Return its size and sha256."""
     temporary = path.with_name(f"{path.name}.partial")

@@ -18,10 +18,15 @@ from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
 from airflow_llmsched.agent.spool import create_json, read_json, whole_lines, write_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, StoreError
 from airflow_llmsched.telemetry.down import EXTENSIONS, NO_ORDERS, extension_name, last_lease_end_s
 
 log = logging.getLogger(__name__)
+
+_WRITE = EffectPoint("channel.directory.write")
+_NOTE = EffectPoint("channel.directory.note_extension")
+_REVOKE = EffectPoint("channel.directory.revoke")
 
 _VERSION = 1
 _SUFFIX = ".jsonl"
@@ -105,8 +110,9 @@ class DirectoryChannel:
         """Renew for as long as a hand-over may take, noting it first: leases are overwritten, notes never."""
         path = self._path(extension_name(until_s))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            create_json(path, {"v": _VERSION, "until_s": until_s})
+            with _NOTE:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                create_json(path, {"v": _VERSION, "until_s": until_s})
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; try again") from error
         self.renew(until_s=until_s)
@@ -115,8 +121,9 @@ class DirectoryChannel:
         """Have agents honour no renewal from now on; return when the last one they can have honoured ends."""
         path = self._path(REVOKED)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            create_json(path, {"v": _VERSION, "at_s": at_s})
+            with _REVOKE:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                create_json(path, {"v": _VERSION, "at_s": at_s})
             revoked = read_json(path)
             notes = [read_json(note) for note in self._notes()]
         except (OSError, ValueError) as error:
@@ -203,8 +210,9 @@ class DirectoryChannel:
     def _write(self, name: str, value: dict[str, Any]) -> None:
         path = self._path(name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, value)
+            with _WRITE:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, value)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; try again") from error
 

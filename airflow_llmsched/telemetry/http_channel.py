@@ -21,11 +21,16 @@ from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
 from airflow_llmsched.agent.spool import parse, write_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, ObjectExistsError, ObjectMissingError, SpecError, StoreError
 from airflow_llmsched.ports import ObjectStore, Presigner
 from airflow_llmsched.telemetry.down import EXTENSIONS, NO_ORDERS, VERSION, extension_name, last_lease_end_s
 
 log = logging.getLogger(__name__)
+
+_PUT = EffectPoint("channel.store.put")
+_CREATE = EffectPoint("channel.store.create")
+_LINKS = EffectPoint("channel.store.links")
 
 _MAX_REPORTS_PER_READ = 64
 """Per node and call. Whoever was away catches up in several reads, in bounded memory."""
@@ -95,13 +100,14 @@ class ObjectChannel:
         self._create(self._down(REVOKED), {"v": VERSION, "at_s": None})
         if self._presigner is None or self._links is None:
             return None
-        self._links.mkdir(parents=True, exist_ok=True, mode=0o700)
         for node in nodes:
             known = self._known_grant(node)
             first, last = (known.first_seq, known.last_seq) if known else (1, self._terms.num_urls)
             grant = self._grant(node, first, last, at_s=at_s)
             try:
-                write_json(self._links / f"{node}.json", grant)
+                with _LINKS:
+                    self._links.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    write_json(self._links / f"{node}.json", grant)
             except OSError as error:
                 raise StoreError(f"cannot write the grant of node {node}: {error}; free or mend that folder") from error
         return str(self._links)
@@ -259,10 +265,11 @@ class ObjectChannel:
         return plain
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
-        self._store.put(self._down(name), codec.to_json(dict(value)))
+        with _PUT:
+            self._store.put(self._down(name), codec.to_json(dict(value)))
 
     def _create(self, key: str, value: Mapping[str, Any]) -> None:
-        with contextlib.suppress(ObjectExistsError):
+        with contextlib.suppress(ObjectExistsError), _CREATE:
             self._store.create(key, codec.to_json(dict(value)))
 
     def _key(self, name: str) -> str:

@@ -19,10 +19,27 @@ from airflow_llmsched.agent.gangdir import GangDir
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.engines.local.attempt import AttemptFiles
 from airflow_llmsched.engines.local.render import is_attempt_name
 from airflow_llmsched.engines.local.states import GangFacts, NodeFacts, status_of
 from airflow_llmsched.errors import CouldNotLookError, LaunchError
+
+_FOLDERS = EffectPoint("local.folders")
+_BUILD = EffectPoint("local.submit.build")
+_REQUEST = EffectPoint("local.submit.request")
+_GANG_DIR = EffectPoint("local.submit.gang_dir")
+_TIDY = EffectPoint("local.submit.tidy")
+_SUPERVISOR = EffectPoint("local.submit.supervisor")
+_GO = EffectPoint("local.submit.go")
+_ABORT = EffectPoint("local.submit.abort")
+_END_ABORTED = EffectPoint("local.submit.end_aborted")
+_STOP_MARK = EffectPoint("local.stop.mark")
+_END_ORPHANS = EffectPoint("local.stop.end_orphans")
+_END_REST = EffectPoint("local.stop.end_rest")
+_STOP_RECORD = EffectPoint("local.stop.record")
+_END_STRAYS = EffectPoint("local.stop.end_strays")
+_TAKE_DOWN = EffectPoint("local.preempt.take_down")
 
 _SPAWN_LIMIT_S = 30.0
 _MAX_REMEMBERED = 4096
@@ -43,8 +60,9 @@ class LocalClient:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other submits and preemptions out, so that two never count the same slot as free."""
-        self._gangs.mkdir(parents=True, exist_ok=True)
-        self._nodes.mkdir(exist_ok=True)
+        with _FOLDERS:
+            self._gangs.mkdir(parents=True, exist_ok=True)
+            self._nodes.mkdir(exist_ok=True)
         with _locked(self._lock):
             yield
 
@@ -70,17 +88,19 @@ class LocalClient:
     def create(self, request: LaunchRequest) -> None:
         """Make the attempt's directory, all at once: of two creators one gets ``FileExistsError`` or ``OSError``."""
         building = GangDir(self._gangs / f".new-{uuid.uuid4().hex}")
-        building.path.mkdir(mode=0o700)
+        asked = {"v": wire.VERSION, "submitted_at_s": time.time(), "body": dict(request.body)}
         try:
-            for part in request.body["nodes"]:
-                building.node(part["node"]).make()
-            write_json(
-                building.request,
-                {"v": wire.VERSION, "submitted_at_s": time.time(), "body": dict(request.body)},
-            )
-            building.path.rename(self._gangs / request.key.name)
+            with _BUILD:
+                building.path.mkdir(mode=0o700)
+                for part in request.body["nodes"]:
+                    building.node(part["node"]).make()
+            with _REQUEST:
+                write_json(building.request, asked)
+            with _GANG_DIR:
+                building.path.rename(self._gangs / request.key.name)
         except BaseException:
-            shutil.rmtree(building.path, ignore_errors=True)
+            with _TIDY:
+                shutil.rmtree(building.path, ignore_errors=True)
             raise
 
     def launch(self, name: str) -> None:
@@ -99,12 +119,15 @@ class LocalClient:
             except (OSError, subprocess.SubprocessError) as error:
                 self._give_up(gang, name, nodes, reason=str(error))
                 raise LaunchError(f"attempt {name}: {error}; nothing of it is left running") from error
-            create_json(gang.go, {"v": wire.VERSION, "at_s": time.time()})
+            with _GO:
+                create_json(gang.go, {"v": wire.VERSION, "at_s": time.time()})
 
     def _give_up(self, gang: GangDir, name: str, nodes: list[str], *, reason: str) -> None:
         abort = {"v": wire.VERSION, "node": nodes[0], "at_s": time.time(), "fault": "start_failed", "rank": None}
-        gang.node(nodes[0]).write_last(gang.abort, {**abort, "reason": reason}, once=True)
-        proc.end_all(lambda: _processes(gang, name, nodes), grace_s=1.0)
+        with _ABORT:
+            gang.node(nodes[0]).write_last(gang.abort, {**abort, "reason": reason}, once=True)
+        with _END_ABORTED:
+            proc.end_all(lambda: _processes(gang, name, nodes), grace_s=1.0)
 
     def request(self, name: str) -> dict[str, Any]:
         """Return what was submitted. Raises ``CouldNotLookError`` when it cannot be read."""
@@ -147,21 +170,25 @@ class LocalClient:
         nodes = [part["node"] for part in self.request(name)["body"]["nodes"]]
         if status_of(self.facts(name), now_s=time.time()).phase.ended:
             return
-        create_json(gang.stop, {"v": wire.VERSION, "at_s": time.time(), "grace_s": grace_s})
+        with _STOP_MARK:
+            create_json(gang.stop, {"v": wire.VERSION, "at_s": time.time(), "grace_s": grace_s})
         supervisors = {node: gang.node(node).supervisor() for node in nodes}
         alive = {node: each for node, each in supervisors.items() if each is not None and proc.alive(each)}
         deadline_s = time.monotonic() + grace_s + 1.0
         orphaned = [node for node in nodes if node not in alive]
         if orphaned:
-            proc.end_all(lambda: _processes(gang, name, orphaned), grace_s=grace_s)
+            with _END_ORPHANS:
+                proc.end_all(lambda: _processes(gang, name, orphaned), grace_s=grace_s)
         while any(proc.alive(each) for each in alive.values()) and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        left = proc.end_all(lambda: _processes(gang, name, nodes), grace_s=0.0)
+        with _END_REST:
+            left = proc.end_all(lambda: _processes(gang, name, nodes), grace_s=0.0)
         if left:
             raise CouldNotLookError(_not_ended(name, left))
         for node in alive:
             # A supervisor that we had to kill wrote no last record; its node was stopped all the same.
-            create_json(gang.node(node).exit, _stopped_record(node))
+            with _STOP_RECORD:
+                create_json(gang.node(node).exit, _stopped_record(node))
 
     def strays(self, name: str, nodes: Sequence[NodeId], *, census: proc.Census | None = None) -> list[proc.Process]:
         """Return the live processes of an attempt whose directory somebody deleted."""
@@ -172,7 +199,8 @@ class LocalClient:
 
     def end_strays(self, name: str, nodes: Sequence[NodeId], *, grace_s: float) -> None:
         """End them. Raises ``CouldNotLookError`` when one does not end."""
-        left = proc.end_all(lambda: self.strays(name, nodes), grace_s=grace_s)
+        with _END_STRAYS:
+            left = proc.end_all(lambda: self.strays(name, nodes), grace_s=grace_s)
         if left:
             raise CouldNotLookError(_not_ended(name, left))
 
@@ -212,7 +240,8 @@ class LocalClient:
 
     def take_down(self, node: NodeId, down: Mapping[str, Any]) -> None:
         """Record that a node is down, or about to be."""
-        write_json(self._nodes / f"{node}.json", dict(down))
+        with _TAKE_DOWN:
+            write_json(self._nodes / f"{node}.json", dict(down))
 
 
 def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
@@ -224,7 +253,7 @@ def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
     starting = []
     try:
         for node in nodes:
-            with gang.node(node).supervisor_log.open("ab") as log:
+            with _SUPERVISOR, gang.node(node).supervisor_log.open("ab") as log:
                 starting.append(
                     subprocess.Popen(
                         [sys.executable, "-P", "-m", "airflow_llmsched.agent.supervisor", str(gang.path), node],

@@ -7,8 +7,12 @@ import time
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.spool import create_json
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.errors import LaunchError
+
+_NOTICE = EffectPoint("local.preempt.notice")
+_END = EffectPoint("local.preempt.end")
 
 _TERM_TO_KILL_S = 1.0
 
@@ -26,11 +30,13 @@ def preempt(client: LocalClient, node: NodeId, *, grace_s: float, return_after_s
         client.take_down(node, down)
         names = [name for name in client.names() if client.is_using(name, node)]
         for name in names:
-            create_json(client.gang(name).node(node).notice, notice)
+            with _NOTICE:
+                create_json(client.gang(name).node(node).notice, notice)
     time.sleep(max(0.0, deadline_s - time.time()))
     gangs = [(client.gang(name), name) for name in names]
-    left = proc.end_all(
-        lambda: [each for gang, name in gangs for each in gang.processes(name, node)], grace_s=_TERM_TO_KILL_S
-    )
+    with _END:
+        left = proc.end_all(
+            lambda: [each for gang, name in gangs for each in gang.processes(name, node)], grace_s=_TERM_TO_KILL_S
+        )
     if left:
         raise LaunchError(f"node {node}: processes {[each.pid for each in left]} could not be ended")
