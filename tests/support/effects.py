@@ -7,12 +7,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-_OS = frozenset(  # ruff: noqa: SIM905  (a word a line fills pages)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OS = _words(
     "chmod chown fchmod ftruncate fork kill killpg link makedirs mkdir mkfifo posix_spawn remove removedirs rename "
-    "renames replace rmdir symlink truncate unlink utime write".split()
+    "renames replace rmdir symlink truncate unlink utime write"
 )
-_PATH = frozenset(
-    "chmod hardlink_to mkdir rename rmdir symlink_to touch unlink write_bytes write_json write_last write_text".split()
+_PATH = _words(
+    "chmod hardlink_to mkdir rename rmdir symlink_to touch unlink write_bytes write_json write_last write_text"
 )
 _SUBPROCESS = frozenset({"Popen", "run", "call", "check_call", "check_output"})
 _SHUTIL = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rmtree"})
