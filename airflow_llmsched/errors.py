@@ -72,6 +72,10 @@ class LaunchError(LlmschedError):
     """The engine refused or could not complete a launch; whatever had started has been stopped."""
 
 
+class AbandonedError(LlmschedError):
+    """Read the run's records again: its attempt was given up before it was submitted, and nothing was started."""
+
+
 class DataError(LlmschedError):
     """Repair the data: a shard, manifest or checkpoint is missing, torn or does not match its checksum."""
 

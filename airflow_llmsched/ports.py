@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import Literal, Protocol
 
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
@@ -33,11 +33,32 @@ class EngineFeature(StrEnum):
     FREE_CAPACITY = "free_capacity"
 
 
+class LateDuplicateGuard(StrEnum):
+    """By what an engine sees to it that one attempt never becomes two gangs, however late a submit arrives.
+
+    Each is a name that its back end gives away once: whoever comes second finds it taken, also by ``abandon``.
+    """
+
+    ATOMIC_DIRECTORY = auto()
+    """A directory that appears at once (local, SSH)."""
+    NAME = auto()
+    """The job's own name (Kubernetes)."""
+    CLIENT_TOKEN = auto()
+    """A token that makes a repeated call the same call (EC2)."""
+    REQUEST_ID = auto()
+    """The same, where the back end calls it so (GCP)."""
+    UNIQUE_NAME_AND_SINGLETON = auto()
+    """A job name of which one job runs at a time, the others of that name ending at once (Slurm)."""
+    TABLE = auto()
+    """One table in the memory of the only process there is (a simulator)."""
+
+
 class Engine(Protocol):
     """Runs gangs. See ``testing.engine_contract`` for what every adapter must prove."""
 
     name: str
     features: frozenset[EngineFeature]
+    late_duplicate_guard: LateDuplicateGuard
 
     def render(self, gang: GangSpec) -> LaunchRequest:
         """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot express."""
@@ -45,11 +66,23 @@ class Engine(Protocol):
     def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
         """Start the gang, or return the handle of the gang already started under ``key``.
 
-        Raises ``CapacityError`` (nothing free), ``LaunchError`` (refused), ``CouldNotLookError`` (outcome unknown).
+        Raises ``CapacityError`` (nothing free), ``LaunchError`` (refused), ``CouldNotLookError`` (outcome unknown),
+        ``AbandonedError`` (the attempt was given up meanwhile, and nothing is started).
+        """
+
+    def abandon(self, key: AttemptKey) -> bool:
+        """Use ``key`` up through ``late_duplicate_guard``, so that a submit that is still to come starts nothing.
+
+        Returns True when no gang was or ever will be started under ``key``: it is then found as an ended gang that was
+        stopped. False when there is one, live or ended; it is left as it is. Idempotent, and waits for no submit under
+        way. Raises ``CouldNotLookError``.
         """
 
     def find(self, key: RunKey) -> Sequence[GangHandle]:
-        """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
+        """Return every gang of the run, live, ended and abandoned, oldest first.
+
+        Raises ``CouldNotLookError``, never guesses.
+        """
 
     def find_all(self) -> Sequence[FoundGang]:
         """Return every gang that has not ended, of whatever run and deployment, oldest first.

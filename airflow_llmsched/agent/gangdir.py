@@ -1,9 +1,10 @@
 """The directory of one attempt: where its files are and who writes which. Engines and node supervisors share it.
 
 The engine writes request.json and go.json at submit and stop.json at ``stop``; the first supervisor that gives the gang
-up writes abort.json. Under ``nodes/<node>/`` a supervisor claims the node (claim.json), records that all its ranks
-have started (started.json) or exited 0 (done.json), which processes below it carry no marks (unmarked.json), and last
-of all how the ranks ended (exit.json). notice.json is the platform's.
+up writes abort.json. An attempt given up before it was submitted has abandoned.json and nothing else. Under
+``nodes/<node>/`` a supervisor claims the node (claim.json), records that all its ranks have started (started.json) or
+exited 0 (done.json), which processes below it carry no marks (unmarked.json), and last of all how the ranks ended
+(exit.json). notice.json is the platform's.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class GangDir:
         self.go = path / "go.json"
         self.abort = path / "abort.json"
         self.stop = path / "stop.json"
+        self.abandoned = path / "abandoned.json"
         self.submit_lock = path / "submit.lock"
 
     def node(self, node: str) -> NodeDir:

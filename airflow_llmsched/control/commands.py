@@ -14,9 +14,13 @@ from airflow_llmsched.planner.policies.failure import FailureHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOthers:
-    """Stop every live gang of the run, up to attempt ``through``, before the generation launches its own."""
+    """Stop every live gang of the run, up to attempt ``through``, before the generation launches its own.
+
+    ``unlaunched`` is an attempt that an earlier generation intended, and whose gang nobody has seen: it is given up.
+    """
 
     through: AttemptKey
+    unlaunched: AttemptKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +116,11 @@ class FailRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRun:
-    """Stop whatever of the run is alive, up to attempt ``through``, then record the end."""
+    """Give up the attempt ``unlaunched``, stop whatever of the run is alive, up to ``through``, then record the end."""
 
     reason: str
     through: AttemptKey
+    unlaunched: AttemptKey | None = None
 
 
 Command = (

@@ -24,13 +24,15 @@ from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError, TransientError
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, TransientError
 from airflow_llmsched.planner.policies.failure import decide
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
 
 _PREPARE = EffectPoint("run.prepare_channel")
 _SUBMIT = EffectPoint("run.submit")
 _STOP = EffectPoint("run.stop")
+_ABANDON = EffectPoint("run.abandon")
+_GIVE_UP = EffectPoint("run.give_up")
 _RENEW_TO_LEAVE = EffectPoint("run.renew_to_leave")
 _ASK_TO_LEAVE = EffectPoint("run.ask_to_leave")
 
@@ -132,7 +134,27 @@ class Effects:
             self.stop(handle)
         return tuple(handle.key.name for handle in live)
 
+    def _abandon(self, key: AttemptKey | None) -> None:
+        """Give up an attempt whose gang nobody has seen, before the run's live gangs are looked for.
+
+        Its submitter may stand still, and go on when all the others have gone.
+        """
+        if key is not None:
+            with _ABANDON:
+                self._engine.abandon(key)
+
+    def _give_up(self, key: AttemptKey) -> None:
+        """Have nothing start under ``key``, though a worker that stands still may yet submit it.
+
+        Raises ``CouldNotLookError`` when a gang has just been started under it: that one is to be found first.
+        """
+        with _GIVE_UP:
+            is_given_up = self._engine.abandon(key)
+        if not is_given_up:
+            raise CouldNotLookError(f"gang {key.name} was started by another worker just now: look again")
+
     def _stop_others(self, command: cmd.StopOthers) -> tuple[ev.AnyEvent, ...]:
+        self._abandon(command.unlaunched)
         stopped = self.stop_live(through=command.through)
         return (ev.OthersStopped(at_s=self._clock.now_s(), stopped=stopped),)
 
@@ -160,6 +182,7 @@ class Effects:
         known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
         stopped = self.stop_live(through=command.key, keep=command.key)
         if stopped and not known and (fence := self._fences.awaited()) is not None:
+            self._give_up(command.key)
             reason = "a gang of the run that nobody knew of has just been stopped, not all of it in sight"
             return (ev.LaunchRefused(at_s=fence.at_s, reason=reason, retry_at_s=fence.until_s),)
         nodes = command.plan.placement.nodes
@@ -177,11 +200,22 @@ class Effects:
         try:
             with _SUBMIT:
                 handle = self._engine.submit(request, key=command.key)
-        except CapacityError as error:
+        except AbandonedError as error:
+            # By a worker that then moved the run on, and this event will come second; or that died before it could.
             now_s = self._clock.now_s()
-            again_at_s = retry_at_s(self._context, waiting_since_s=command.waiting_since_s, now_s=now_s)
+            return (ev.LaunchRefused(at_s=now_s, reason=str(error), retry_at_s=now_s),)
+        except CapacityError as error:
+            self._give_up(command.key)
+            now_s = self._clock.now_s()
+            again_at_s = retry_at_s(
+                waiting_since_s=command.waiting_since_s,
+                now_s=now_s,
+                wait_s=self._context.capacity_wait_s,
+                poll_s=self._context.capacity_poll_s,
+            )
             return (ev.LaunchRefused(at_s=now_s, reason=str(error), retry_at_s=again_at_s),)
         except LaunchError as error:
+            self._abandon(command.key)  # where it came to a gang at all, that has ended
             now_s = self._clock.now_s()
             fault = Fault(kind=FaultKind.START_FAILED, summary=str(error), at_s=now_s)
             return (ev.LaunchRefused(at_s=now_s, reason=str(error), fault=fault),)
@@ -228,6 +262,7 @@ class Effects:
         return (ev.RunFailed(at_s=self._clock.now_s(), reason=command.reason, fault=command.fault),)
 
     def _cancel(self, command: cmd.CancelRun) -> tuple[ev.AnyEvent, ...]:
+        self._abandon(command.unlaunched)
         stopped = self.stop_live(through=command.through)
         return (ev.RunCancelled(at_s=self._clock.now_s(), stopped=stopped),)
 

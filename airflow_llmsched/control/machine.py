@@ -67,6 +67,7 @@ class RunState:
 
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
     ``checkpoint`` the one that the next or current launch resumes from. ``gang_ended`` once the engine has said so.
+    ``unlaunched`` is the attempt, of whatever generation, that was intended and whose gang nobody has seen yet.
     ``unfenced`` are the channels of gangs that ended without a witness, in any generation; nothing is launched before
     ``fence_until_s``.
     """
@@ -86,6 +87,7 @@ class RunState:
     handle: GangHandle | None = None
     launched_at_s: float | None = None
     gang_ended: bool = False
+    unlaunched: AttemptKey | None = None
     fault: Fault | None = None
     history: FailureHistory = field(default_factory=FailureHistory)
     last_step: int | None = None
@@ -146,6 +148,7 @@ def _opened(state: RunState, event: ev.Opened) -> RunState:
         generation=event.generation,
         asked_generation=event.asked_generation,
         owner=event.owner,
+        unlaunched=state.unlaunched,
         unfenced=state.unfenced,
         story=state.story,
     )
@@ -174,8 +177,8 @@ def _unchanged(state: RunState, _event: Any) -> RunState:
     return state
 
 
-def _planning(state: RunState, _event: Any) -> RunState:
-    return replace(state, phase=RunPhase.PLANNING)
+def _others_stopped(state: RunState, _event: ev.OthersStopped) -> RunState:
+    return replace(state, phase=RunPhase.PLANNING, unlaunched=None)
 
 
 def _woke(state: RunState, event: ev.Woke) -> RunState:
@@ -223,6 +226,7 @@ def _launch_intended(state: RunState, event: ev.LaunchIntended) -> RunState:
         channel_root=event.channel_root,
         handle=None,
         launched_at_s=None,
+        unlaunched=event.key,
     )
 
 
@@ -235,6 +239,7 @@ def _launched(state: RunState, event: ev.Launched | ev.Adopted) -> RunState:
         handle=event.handle,
         launched_at_s=event.at_s,
         gang_ended=False,
+        unlaunched=None,
         history=state.history.launched(),
         fault=None,
         waiting_since_s=None,
@@ -242,6 +247,7 @@ def _launched(state: RunState, event: ev.Launched | ev.Adopted) -> RunState:
 
 
 def _launch_refused(state: RunState, event: ev.LaunchRefused) -> RunState:
+    state = replace(state, unlaunched=None)
     if event.fault is None:
         return _wait_or_fail(state, at_s=event.at_s, until_s=event.retry_at_s, reason=event.reason)
     history = state.history.launched().struck(event.fault)
@@ -328,7 +334,7 @@ def _run_failed(state: RunState, event: ev.RunFailed) -> RunState:
 
 
 def _run_cancelled(state: RunState, _event: ev.RunCancelled) -> RunState:
-    return replace(state, phase=RunPhase.CANCELLED, handle=None)
+    return replace(state, phase=RunPhase.CANCELLED, handle=None, unlaunched=None)
 
 
 def _released(state: RunState, _event: ev.Released) -> RunState:
@@ -439,8 +445,12 @@ def _stop_to_end(state: RunState) -> cmd.Command:
     return cmd.StopGang(handle=_handle_of(state), channel_root=state.channel_root, reason=state.reason, save_first=True)
 
 
+def _cancel_run(state: RunState) -> cmd.Command:
+    return cmd.CancelRun(reason=state.reason, through=state.key, unlaunched=state.unlaunched)
+
+
 _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
-    RunPhase.CLOSING: lambda state: cmd.StopOthers(through=state.key),
+    RunPhase.CLOSING: lambda state: cmd.StopOthers(through=state.key, unlaunched=state.unlaunched),
     RunPhase.PLANNING: _choose_plan,
     RunPhase.WAITING: lambda state: cmd.WaitForCapacity(until_s=state.waiting_until_s or 0.0),
     RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest),
@@ -452,7 +462,7 @@ _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
     RunPhase.ENDING: _stop_to_end,
     RunPhase.FINISHING: lambda state: cmd.FinishRun(last_step=state.last_step),
     RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
-    RunPhase.CANCELLING: lambda state: cmd.CancelRun(reason=state.reason, through=state.key),
+    RunPhase.CANCELLING: _cancel_run,
 }
 
 _ANY = None
@@ -464,7 +474,7 @@ _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunSta
     ev.Resumed: (_OPEN, _resumed),
     ev.Reopened: (frozenset({RunPhase.FAILED}), _reopened),
     ev.SpanNoted: (_ANY, _unchanged),
-    ev.OthersStopped: (frozenset({RunPhase.CLOSING}), _planning),
+    ev.OthersStopped: (frozenset({RunPhase.CLOSING}), _others_stopped),
     ev.PlanChosen: (frozenset({RunPhase.PLANNING}), _plan_chosen),
     ev.PlanRefused: (frozenset({RunPhase.PLANNING}), _plan_refused),
     ev.Woke: (frozenset({RunPhase.WAITING}), _woke),

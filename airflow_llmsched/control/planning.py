@@ -38,13 +38,16 @@ def choose_plan(
     return _refusal(command, context, tree, planner, search=search, now_s=now_s)
 
 
-def retry_at_s(context: RunContext, *, waiting_since_s: float | None, now_s: float) -> float | None:
-    """Return when to look for capacity again, ever less often, or None when the run has waited long enough."""
+def retry_at_s(*, waiting_since_s: float | None, now_s: float, wait_s: float, poll_s: float) -> float | None:
+    """Return when to look for capacity again, ever less often, or None when ``wait_s`` have been waited.
+
+    The first looks are ``poll_s`` apart.
+    """
     since_s = now_s if waiting_since_s is None else waiting_since_s
-    give_up_at_s = since_s + context.capacity_wait_s
+    give_up_at_s = since_s + wait_s
     if now_s >= give_up_at_s:
         return None
-    pause_s = min(MAX_CAPACITY_POLL_S, max(context.capacity_poll_s, 0.5 * (now_s - since_s)))
+    pause_s = min(MAX_CAPACITY_POLL_S, max(poll_s, 0.5 * (now_s - since_s)))
     return min(now_s + pause_s, give_up_at_s)
 
 
@@ -80,7 +83,12 @@ def _refusal(
     reason += f". {search.relaxation}" * bool(search.relaxation)
     if not planner(context.workload, _all_free(tree), frozenset()).plans:
         return ev.PlanRefused(at_s=now_s, reason=f"{reason}; waiting cannot help", retry_at_s=None)
-    again_at_s = retry_at_s(context, waiting_since_s=command.waiting_since_s, now_s=now_s)
+    again_at_s = retry_at_s(
+        waiting_since_s=command.waiting_since_s,
+        now_s=now_s,
+        wait_s=context.capacity_wait_s,
+        poll_s=context.capacity_poll_s,
+    )
     if again_at_s is None:
         reason = f"{reason}; waited {now_s - (command.waiting_since_s or now_s):.0f} s for capacity"
     return ev.PlanRefused(at_s=now_s, reason=reason, retry_at_s=again_at_s)

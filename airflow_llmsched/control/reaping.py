@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.effects import STOP_POLL_S, STOP_SETTLE_S
+from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal, JournalError
 from airflow_llmsched.control.machine import RunState
 from airflow_llmsched.control.reaper import (
@@ -30,6 +31,7 @@ from airflow_llmsched.errors import InternalError, TransientError
 from airflow_llmsched.ports import ChannelWitness, Clock, Engine, ObjectStore
 
 _STOP = EffectPoint("reap.stop")
+_ABANDON = EffectPoint("reap.abandon")
 
 REAP_GRACE_S = 10.0
 """What ranks get to end when no journal says more."""
@@ -106,6 +108,9 @@ class Reaper:
         again = self._judge(key, gangs)
         if not isinstance(again.verdict, Reap):
             return Reaped(run_key=key, trouble="" if not gangs else f"spared after all: {again.verdict.reason}")
+        for noted in evaluation_intents(self._store, key).noted():
+            with _ABANDON:
+                self._engine.abandon(noted)
         stopped = self._release(again.facts, f"reaped: {again.verdict.reason}")
         stopped += self._stop([handle for handle in again.handles if handle.key.name not in stopped])
         left = self._left(again.handles)

@@ -256,7 +256,8 @@ class RunDriver:
         """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation."""
         if session.state.phase is not RunPhase.CANCELLING:
             return ()
-        events = self._effects.perform(cmd.CancelRun(reason=session.state.reason, through=session.state.key))
+        (command,) = commands(session.state)
+        events = self._effects.perform(command)
         session.record(*events)
         session.flush()
         return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)

@@ -1,7 +1,7 @@
 """A gang without recovery, such as an evaluation: one at a time under its key, found again after a crash.
 
 It keeps no journal: its only effect is the gang, which carries key, generation and attempt, so the engine's own list is
-the record.
+the record. What is not in it yet is a launch that somebody is about to make: that is noted first (``control.intents``).
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.fencing import Fences
+from airflow_llmsched.control.intents import LaunchIntents
+from airflow_llmsched.control.planning import retry_at_s
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
 
 _PREPARE = EffectPoint("single.prepare_channel")
 _SUBMIT = EffectPoint("single.submit")
 _STOP = EffectPoint("single.stop")
+_ABANDON = EffectPoint("single.abandon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleSettings:
-    """Limits of one such gang. ``max_attempts`` counts its launches; faults of the code are never tried again."""
+    """Limits of one such gang. ``max_attempts`` counts its launches; faults of the code are never tried again.
+
+    It waits up to ``capacity_wait_s`` for what it needs, looking every ``capacity_poll_s`` at first.
+    """
 
     key: RunKey
     generation: int
@@ -39,6 +45,8 @@ class SingleSettings:
     poll_interval_s: float = 2.0
     deadline_s: float | None = None
     lease_s: float | None = None
+    capacity_wait_s: float = 3600.0
+    capacity_poll_s: float = 5.0
     run_dir: str = ""
 
     def channel_root_of(self, key: AttemptKey) -> str:
@@ -57,8 +65,10 @@ class SingleRun:
         clock: Clock,
         make_gang: Callable[[AttemptKey], GangSpec],
         open_channel: Callable[[str], RunChannel],
+        intents: LaunchIntents,
     ) -> None:
         self._settings = settings
+        self._intents = intents
         self._engine = engine
         self._clock = clock
         self._make_gang = make_gang
@@ -77,17 +87,16 @@ class SingleRun:
         """Adopt the generation's gang, take its result, or launch it. Older generations are stopped first.
 
         One that an earlier try stopped (its worker was told to end) is launched again. A generation that a clear has
-        overtaken fails, and touches nothing. Raises ``CouldNotLookError`` when it is unknown what exists,
-        ``CapacityError`` when nothing is free, ``LaunchError`` when the engine could not start it.
+        overtaken fails, and touches nothing. While nothing is free it is to be waited. Raises ``CouldNotLookError``
+        when it is unknown what exists, ``LaunchError`` when the engine could not start it.
         """
         generation = self._settings.generation
         seen = _look(self._engine, self._settings.key)
         newer = max((handle.key.generation for handle in seen), default=generation)
         if newer > generation:
             return Failed(reason=f"superseded: generation {newer} of {self._settings.key} goes on elsewhere")
+        self._stop_through(generation - 1)
         mine = {handle: status for handle, status in seen.items() if handle.key.generation == generation}
-        for handle in seen.keys() - mine.keys():
-            _stop(self._engine, handle, grace_s=self._settings.grace_s)
         if not mine:
             return self._launch(attempt=1)
         newest = max(mine, key=lambda handle: handle.key.attempt)
@@ -106,12 +115,7 @@ class SingleRun:
                 _stop(self._engine, self._handle_of(key), grace_s=self._settings.grace_s)
                 return self._again(key, fault)
             case ev.DeadlineReached():
-                stop_all(
-                    self._engine,
-                    self._settings.key,
-                    grace_s=self._settings.grace_s,
-                    through_generation=self._settings.generation,
-                )
+                self._stop_through(self._settings.generation)
                 return Failed(reason="not done by its deadline")
             case _:
                 return self.start()
@@ -122,13 +126,36 @@ class SingleRun:
             wait = WatchState(handle=None, wake_at_s=fence.until_s, deadline_s=self._settings.deadline_s)
             return Watch(state=wait)
         key = AttemptKey(run=self._settings.key, generation=self._settings.generation, attempt=attempt)
+        since_s = self._intents.note(key, at_s=self._clock.now_s())
+        try:
+            return self._watch(self._submit(key))
+        except CapacityError as error:
+            return self._wait(key, since_s, str(error))
+        except AbandonedError as error:
+            return Failed(reason=f"ended by somebody else before it began: {error}")
+        except LaunchError:
+            _abandon(self._engine, key)  # where it came to a gang at all, that has ended
+            raise
+
+    def _submit(self, key: AttemptKey) -> GangHandle:
         gang = self._make_gang(key)
         with _PREPARE:
             links = self._open_channel(gang.channel_root).prepare(gang.placement.nodes, at_s=self._clock.now_s())
         request = self._engine.render(replace(gang, channel_links=links))
         with _SUBMIT:
-            handle = self._engine.submit(request, key=key)
-        return self._watch(handle)
+            return self._engine.submit(request, key=key)
+
+    def _wait(self, key: AttemptKey, since_s: float, reason: str) -> Outcome:
+        """Look again later, for the same attempt; or give it up, unless somebody else has just launched it."""
+        settings, now_s = self._settings, self._clock.now_s()
+        again_at_s = retry_at_s(
+            waiting_since_s=since_s, now_s=now_s, wait_s=settings.capacity_wait_s, poll_s=settings.capacity_poll_s
+        )
+        if again_at_s is not None:
+            return Watch(state=WatchState(handle=None, wake_at_s=again_at_s, deadline_s=settings.deadline_s))
+        if not _abandon(self._engine, key):
+            return self.start()
+        return Failed(reason=f"waited {now_s - since_s:.0f} s for capacity: {reason}")
 
     def _watch(self, handle: GangHandle) -> Watch:
         settings = self._settings
@@ -157,6 +184,10 @@ class SingleRun:
             return Failed(reason=f"launch {key.attempt} of {self._settings.max_attempts}: {reason}", fault=fault)
         return self._launch(attempt=key.attempt + 1)
 
+    def _stop_through(self, generation: int) -> None:
+        settings = self._settings
+        stop_all(self._engine, settings.key, self._intents, grace_s=settings.grace_s, through_generation=generation)
+
     def _handle_of(self, key: AttemptKey) -> GangHandle:
         for handle in self._engine.find(key.run):
             if handle.key == key:
@@ -164,11 +195,17 @@ class SingleRun:
         raise CouldNotLookError(f"engine {self._engine.name} no longer knows {key.name}, which it had started")
 
 
-def stop_all(engine: Engine, key: RunKey, *, grace_s: float, through_generation: int | None = None) -> tuple[str, ...]:
+def stop_all(
+    engine: Engine, key: RunKey, intents: LaunchIntents, *, grace_s: float, through_generation: int | None = None
+) -> tuple[str, ...]:
     """Stop every live gang under ``key``, or those up to a generation; return their names. Idempotent.
 
-    Raises ``CouldNotLookError``.
+    What is noted in ``intents`` but was never submitted is given up first: a worker that stands still just before its
+    submit starts nothing when it goes on. Raises ``CouldNotLookError``, ``StoreError``.
     """
+    for noted in intents.noted():
+        if through_generation is None or noted.generation <= through_generation:
+            _abandon(engine, noted)
     alive = [
         handle
         for handle, status in _look(engine, key).items()
@@ -177,6 +214,11 @@ def stop_all(engine: Engine, key: RunKey, *, grace_s: float, through_generation:
     for handle in alive:
         _stop(engine, handle, grace_s=grace_s)
     return tuple(handle.key.name for handle in alive)
+
+
+@_ABANDON
+def _abandon(engine: Engine, key: AttemptKey) -> bool:
+    return engine.abandon(key)
 
 
 @_STOP

@@ -18,7 +18,7 @@ from airflow_llmsched.control.journal_format import Record
 from airflow_llmsched.control.machine import RunState, advance
 from airflow_llmsched.errors import StoreError
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 """Raise it when the machine folds old events to another state than before."""
 
 SNAPSHOT_EVERY = 64

@@ -156,3 +156,9 @@ class GangStatus:
     def noticed(self) -> tuple[NodeStatus, ...]:
         """Nodes that the platform has announced it will take."""
         return tuple(node for node in self.nodes if node.notice_deadline_s is not None)
+
+
+def abandoned_status(*, observed_at_s: float, at_s: float) -> GangStatus:
+    """Return the status of a gang that was given up at ``at_s`` (Unix seconds), before it was submitted."""
+    reason = "given up before it was submitted"
+    return GangStatus(phase=GangPhase.STOPPED, observed_at_s=observed_at_s, ended_at_s=at_s, reason=reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
@@ -67,23 +68,26 @@ def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
             poll_interval_s=settings.poll_interval_s,
             deadline_s=settings.deadline_s,
             lease_s=settings.lease_s,
+            capacity_wait_s=settings.capacity_wait_s,
             run_dir=channel_dir(settings.scope),
         ),
         engine=open_engine(settings.engine, settings.engine_options),
         clock=SystemClock(),
         make_gang=make_gang,
         open_channel=open_channel,
+        intents=evaluation_intents(settings.scope.store(), settings.scope.run_key),
     )
 
 
 def stop_evaluation(settings: GangSettings, *, through_generation: int | None = None) -> tuple[str, ...]:
     """Stop the run's live evaluation gangs, or those up to a generation; return their names. Idempotent.
 
-    Needs neither checkpoint nor data. Raises ``CouldNotLookError``.
+    Needs neither checkpoint nor data. Raises ``CouldNotLookError``, ``StoreError``.
     """
     return stop_all(
         open_engine(settings.engine, settings.engine_options),
         settings.scope.evaluation_key,
+        evaluation_intents(settings.scope.store(), settings.scope.run_key),
         grace_s=STOP_GRACE_S,
         through_generation=through_generation,
     )

@@ -17,13 +17,14 @@ from airflow_llmsched.domain.gang import (
     LaunchRequest,
     NodeStatus,
     RankEnd,
+    abandoned_status,
 )
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
-from airflow_llmsched.ports import EngineFeature
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, SpecError
+from airflow_llmsched.ports import EngineFeature, LateDuplicateGuard
 from airflow_llmsched.sim.channel import SimChannelHub
 from airflow_llmsched.sim.checkpoints import SimCheckpoints
 from airflow_llmsched.sim.gang import Ending, SimGang
@@ -41,6 +42,7 @@ from airflow_llmsched.sim.world import SimWorld
 
 _SUBMIT = EffectPoint("sim.submit")
 _STOP = EffectPoint("sim.stop")
+_ABANDON = EffectPoint("sim.abandon")
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class SimEngine:
 
     name = "sim"
     features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY})
+    late_duplicate_guard = LateDuplicateGuard.TABLE
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class SimEngine:
         self._start_delay_s = start_delay_s
         self._seed = seed
         self._gangs: dict[str, SimGang] = {}
+        self._abandoned: dict[AttemptKey, float] = {}
         self._blind_until_s = float("-inf")
         self._lose_answers = 0
         self.overlaps: list[tuple[str, str]] = []
@@ -92,16 +96,19 @@ class SimEngine:
     def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
         """Start the gang, or return the one already started under ``key``.
 
-        Raises ``CapacityError``, ``SpecError`` for a request of another engine, ``CouldNotLookError``.
+        Raises ``CapacityError``, ``SpecError`` for a request of another engine, ``CouldNotLookError``,
+        ``AbandonedError``.
         """
         self._look()
         if request.engine != self.name:
             raise SpecError(path="request.engine", value=request.engine, hint=f"must be {self.name!r}")
         if key.name in self._gangs:
             return self._gangs[key.name].handle
+        if key in self._abandoned:
+            raise AbandonedError(f"attempt {key.name} was given up before it was submitted: nothing is started")
         spec = codec.from_plain(GangSpec, request.body["gang"])
         self._require_free(spec)
-        handle = GangHandle(engine=self.name, key=key, native_id=key.name)
+        handle = self._handle(key)
         gang = SimGang(self._world, spec, handle)
         with _SUBMIT:
             self._gangs[key.name] = gang
@@ -111,10 +118,23 @@ class SimEngine:
             raise CouldNotLookError(f"the answer to the submission of {key.name} was lost")
         return handle
 
-    def find(self, key: RunKey) -> Sequence[GangHandle]:
-        """Return every gang of the run, oldest first."""
+    def abandon(self, key: AttemptKey) -> bool:
+        """Have ``submit`` start nothing under ``key``; False when it has already."""
         self._look()
-        return [gang.handle for gang in self._gangs.values() if gang.handle.key.run == key]
+        if key.name in self._gangs:
+            return False
+        with _ABANDON:
+            self._abandoned.setdefault(key, self._world.time_s)
+        return True
+
+    def find(self, key: RunKey) -> Sequence[GangHandle]:
+        """Return every gang of the run, abandoned ones too, oldest first."""
+        self._look()
+        keys = [*(gang.handle.key for gang in self._gangs.values()), *self._abandoned]
+        mine = sorted((each.generation, each.attempt) for each in keys if each.run == key)
+        return [
+            self._handle(AttemptKey(run=key, generation=generation, attempt=attempt)) for generation, attempt in mine
+        ]
 
     def find_all(self) -> Sequence[FoundGang]:
         """Return every gang that has not ended, oldest first. Its agents give no sign but through the channel."""
@@ -231,6 +251,9 @@ class SimEngine:
         return tuple(
             gang.handle for gang in self._gangs.values() if gang.handle.key.run == key and not gang.phase.ended
         )
+
+    def _handle(self, key: AttemptKey) -> GangHandle:
+        return GangHandle(engine=self.name, key=key, native_id=key.name)
 
     def _begin(self, gang: SimGang) -> None:
         spec = gang.spec
@@ -372,6 +395,8 @@ class SimEngine:
         gang = self._gangs.get(handle.key.name)
         if gang is not None:
             return gang.status()
+        if handle.key in self._abandoned:
+            return abandoned_status(observed_at_s=self._world.time_s, at_s=self._abandoned[handle.key])
         reason = f"no gang {handle.key.name} was ever started here"
         nodes: tuple[NodeStatus, ...] = ()
         return GangStatus(phase=GangPhase.LOST, observed_at_s=self._world.time_s, nodes=nodes, reason=reason)

@@ -14,6 +14,8 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -24,8 +26,8 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.topology import TopologyNode
-from airflow_llmsched.errors import CapacityError
-from airflow_llmsched.ports import Engine, EngineFeature
+from airflow_llmsched.errors import AbandonedError, CapacityError, LlmschedError
+from airflow_llmsched.ports import Engine, EngineFeature, LateDuplicateGuard
 
 SETTLE_S = 15.0
 """How long an engine may take to do what it was told, beyond every limit it was given."""
@@ -87,6 +89,14 @@ class EngineHarness(ABC):
     def lose(self, handle: GangHandle, node: NodeId) -> None:
         """Make ``node``'s part of the gang vanish with no notice and no last word."""
 
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Make calls on engines as simultaneously as this one can be asked: here, one after the other.
+
+        Returns what each returned, or the error of ours that it raised. Override it for an engine that several
+        processes can ask.
+        """
+        return [outcome_of(call) for call in calls]
+
     def reopened(self) -> Engine:
         """Return the engine as another process would open it. The same object when nothing but memory backs it."""
         return self.engine
@@ -144,6 +154,86 @@ class EngineContract:
         assert submit(harness, gang) == handle
         after = poll(harness, handle)
         assert (after.phase, after.ended_at_s) == (before.phase, before.ended_at_s)
+
+    def test_engine_declares_what_stops_a_late_duplicate(self, harness: EngineHarness) -> None:
+        assert isinstance(harness.engine.late_duplicate_guard, LateDuplicateGuard)
+
+    def test_submits_of_one_attempt_at_once_start_one_gang(self, harness: EngineHarness) -> None:
+        gang = gang_of(harness, [HANGS] * 2)
+        request = harness.engine.render(gang)
+        engines = [harness.reopened() for _ in range(4)]
+        outcomes = harness.at_once([partial(engine.submit, request, key=gang.key) for engine in engines])
+        handle = outcomes[0]
+        assert outcomes == [handle] * 4
+        running(harness, handle)
+        assert list(harness.engine.find(gang.key.run)) == [handle]
+        assert harness.num_live_ranks(handle) == 2
+
+    def test_late_submit_of_an_abandoned_attempt_starts_nothing(self, harness: EngineHarness) -> None:
+        gang = gang_of(harness, [HANGS] * 2)
+        free = free_slots(harness)
+        assert harness.engine.abandon(gang.key)
+        for engine in (harness.engine, harness.reopened()):
+            with pytest.raises(AbandonedError, match=gang.key.name):
+                engine.submit(engine.render(gang), key=gang.key)
+        handle = only(harness.engine.find(gang.key.run))
+        assert handle.key == gang.key
+        assert harness.num_live_ranks(handle) == 0
+        assert free_slots(harness) == free
+
+    def test_abandoned_attempt_is_seen_as_a_gang_that_was_stopped(self, harness: EngineHarness) -> None:
+        gang = gang_of(harness, [HANGS] * 2)
+        began_s = harness.now_s()
+        assert harness.engine.abandon(gang.key)
+        later = submit(harness, replace(gang, key=replace(gang.key, attempt=2)))
+        found = list(harness.reopened().find(gang.key.run))
+        assert [each.key for each in found] == [gang.key, later.key]
+        handle = found[0]
+        status = poll(harness, handle)
+        assert status.phase is GangPhase.STOPPED
+        assert status.reason
+        assert status.ended_at_s is not None
+        assert began_s - 0.01 <= status.ended_at_s <= harness.now_s() + 0.01
+        assert [each.handle for each in harness.engine.find_all()] == [later]
+        harness.engine.stop(handle, grace_s=0.0)
+        assert harness.engine.log_tail(handle, rank=0, num_lines=5) == ""
+        assert poll(harness, later).phase is not GangPhase.STOPPED
+
+    def test_abandoning_twice_is_abandoning_once(self, harness: EngineHarness) -> None:
+        key = attempt_key()
+        assert harness.engine.abandon(key)
+        handle = only(harness.engine.find(key.run))
+        before = poll(harness, handle).ended_at_s
+        assert harness.reopened().abandon(key)
+        assert list(harness.engine.find(key.run)) == [handle]
+        assert poll(harness, handle).ended_at_s == before
+
+    def test_a_gang_that_is_there_is_not_abandoned_and_left_as_it_is(self, harness: EngineHarness) -> None:
+        live = submit(harness, gang_of(harness, [HANGS] * 2))
+        running(harness, live)
+        done = submit(harness, gang_of(harness, [SUCCEEDS], skip=2))
+        ended(harness, done)
+        for handle, phase in ((live, GangPhase.RUNNING), (done, GangPhase.SUCCEEDED)):
+            assert not harness.engine.abandon(handle.key)
+            assert poll(harness, handle).phase is phase
+        assert harness.num_live_ranks(live) == 2
+
+    def test_attempt_submitted_and_abandoned_at_once_is_either(self, harness: EngineHarness) -> None:
+        gangs = [gang_of(harness, [HANGS], skip=slot) for slot in range(4)]
+        for gang in gangs:
+            submits = [partial(harness.reopened().submit, harness.engine.render(gang), key=gang.key)] * 2
+            first, is_abandoned, second = harness.at_once(
+                [submits[0], partial(harness.reopened().abandon, gang.key), submits[1]]
+            )
+            handle = only(harness.engine.find(gang.key.run))
+            if is_abandoned:
+                assert isinstance(first, AbandonedError)
+                assert isinstance(second, AbandonedError)
+                assert poll(harness, handle).phase is GangPhase.STOPPED
+            else:
+                assert first == second == handle
+                running(harness, handle)
+            assert harness.num_live_ranks(handle) == int(not is_abandoned)
 
     def test_find_returns_live_and_ended_gangs_oldest_first(self, harness: EngineHarness) -> None:
         first = gang_of(harness, [SUCCEEDS] * 2)
@@ -351,11 +441,25 @@ class PreemptingEngineContract(EngineContract):
         down = next(each for each in nodes_of(harness) if each.id == node.id)
         assert down.unusable_reason
         assert "preempt" in down.unusable_reason
-        gang = gang_of(harness, [SUCCEEDS] * node.num_slots, only=down)
+        gang = gang_of(harness, [SUCCEEDS] * node.num_slots, on=down)
         with pytest.raises(CapacityError, match=node.id):
             submit(harness, gang)
         harness.advance_until(lambda: usable(harness, node.id) == node.num_slots, 4.0 + SETTLE_S)
         assert ended(harness, submit(harness, gang)).phase is GangPhase.SUCCEEDED
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, or the error of ours that it raises."""
+    try:
+        return call()
+    except LlmschedError as error:
+        return error
+
+
+def only(handles: Sequence[GangHandle]) -> GangHandle:
+    """Return the one gang there is."""
+    assert len(handles) == 1, handles
+    return handles[0]
 
 
 def attempt_key(name: str | None = None) -> AttemptKey:
@@ -369,16 +473,16 @@ def gang_of(
     scripts: Sequence[RankScript],
     *,
     key: AttemptKey | None = None,
-    only: TopologyNode | None = None,
+    on: TopologyNode | None = None,
     skip: int = 0,
     grace_s: float = 2.0,
     exit_grace_s: float = 10.0,
 ) -> GangSpec:
-    """Return a gang with one rank per script, on the nodes in order of their ids (or on ``only``), full or not.
+    """Return a gang with one rank per script, on the nodes in order of their ids (or on ``on``), full or not.
 
     ``skip`` leaves that many of the first slots to others.
     """
-    nodes = [only] if only else nodes_of(harness)
+    nodes = [on] if on else nodes_of(harness)
     places = [(node.id, slot) for node in nodes for slot in range(node.num_slots)][skip : skip + len(scripts)]
     assert len(places) == len(scripts), "the harness needs 2 nodes of 2 slots"
     locals_: dict[NodeId, int] = {}

@@ -133,6 +133,7 @@ UNMARKED = [
     "subprocess.Popen(command)",
     "self._engine.submit(data, key=1)",
     "open_engine(1).stop(data, grace_s=1)",
+    "engine.abandon(1)",
     "self._store.create(1, data)",
     "scope.store().delete(1)",
     "obstore.put(data, 1, 2)",

@@ -25,7 +25,7 @@ _AGENT = frozenset({"create_json", "write_json", "LineWriter"})
 """Functions of ``agent.spool`` that write."""
 
 _PORTS: dict[str, frozenset[str]] = {
-    "engine": frozenset({"submit", "stop", "preempt"}),
+    "engine": frozenset({"submit", "abandon", "stop", "preempt"}),
     "store": frozenset({"put", "create", "delete"}),
     "channel": frozenset(
         {"prepare", "tend", "renew", "extend", "revoke", "order_checkpoint", "order_stop", "order_interval"}

@@ -8,15 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import GangHandle, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.engines.local.engine import LocalEngine
-from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript
+from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript, outcome_of
 from tests.support.waiting import wait_until
 
 BEHAVE = Path(__file__).with_name("behave.py")
@@ -62,6 +64,16 @@ class LocalHarness(EngineHarness):
 
     def lose(self, handle: GangHandle, node: NodeId) -> None:
         proc.end_all(lambda: self.processes(handle, node), grace_s=0.0)
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        ready = threading.Barrier(len(calls))
+
+        def make(call: Callable[[], Any]) -> Any:
+            ready.wait()
+            return outcome_of(call)
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(make, calls))
 
     def reopened(self) -> LocalEngine:
         return LocalEngine(root=str(self.root / "engine"))

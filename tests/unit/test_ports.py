@@ -47,4 +47,12 @@ def test_every_method_of_a_port_is_synchronous_and_says_what_it_promises(port):
 
 def test_the_values_of_a_port_carry_names_that_are_stored():
     assert {feature.value for feature in ports.EngineFeature} == {"preempt_node", "free_capacity"}
+    assert {guard.value for guard in ports.LateDuplicateGuard} == {
+        "atomic_directory",
+        "name",
+        "client_token",
+        "request_id",
+        "unique_name_and_singleton",
+        "table",
+    }
     assert ports.ObjectInfo(key="a/b", num_bytes=3, modified_s=1.0).key == "a/b"

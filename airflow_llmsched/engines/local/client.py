@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.gangdir import GangDir
@@ -29,6 +30,8 @@ _FOLDERS = EffectPoint("local.folders")
 _BUILD = EffectPoint("local.submit.build")
 _REQUEST = EffectPoint("local.submit.request")
 _GANG_DIR = EffectPoint("local.submit.gang_dir")
+_GRAVE = EffectPoint("local.abandon.build")
+_ABANDON = EffectPoint("local.abandon.gang_dir")
 _TIDY = EffectPoint("local.submit.tidy")
 _SUPERVISOR = EffectPoint("local.submit.supervisor")
 _GO = EffectPoint("local.submit.go")
@@ -42,6 +45,8 @@ _END_STRAYS = EffectPoint("local.stop.end_strays")
 _TAKE_DOWN = EffectPoint("local.preempt.take_down")
 
 _SPAWN_LIMIT_S = 30.0
+_LOCK_LIMIT_S = 90.0  # more than an honest launch takes: its supervisors get the limit above
+_LOCK_POLL_S = 0.02
 _MAX_REMEMBERED = 4096
 _KEPT_FROM_RANKS = "AIRFLOW"
 """Airflow's own settings hold its database, keys and connections: no rank needs them."""
@@ -85,23 +90,48 @@ class LocalClient:
         except FileNotFoundError:  # and no other error: what cannot be listed is not empty
             return []
 
-    def create(self, request: LaunchRequest) -> None:
-        """Make the attempt's directory, all at once: of two creators one gets ``FileExistsError`` or ``OSError``."""
-        building = GangDir(self._gangs / f".new-{uuid.uuid4().hex}")
+    def create(self, request: LaunchRequest) -> bool:
+        """Make the attempt's directory, all at once; False when its name is taken, by whatever."""
         asked = {"v": wire.VERSION, "submitted_at_s": time.time(), "body": dict(request.body)}
-        try:
+        with self._building() as building:
             with _BUILD:
                 building.path.mkdir(mode=0o700)
                 for part in request.body["nodes"]:
                     building.node(part["node"]).make()
             with _REQUEST:
                 write_json(building.request, asked)
-            with _GANG_DIR:
+            with _GANG_DIR, _unless_taken():
                 building.path.rename(self._gangs / request.key.name)
-        except BaseException:
-            with _TIDY:
-                shutil.rmtree(building.path, ignore_errors=True)
-            raise
+                return True
+        return False
+
+    def abandon(self, name: str) -> bool:
+        """Take the name of an attempt that was never submitted; False when there is a gang of that name.
+
+        Waits for no lock: who holds it may be the very submitter that stands still.
+        """
+        with self._building() as building:
+            with _GRAVE:
+                building.path.mkdir(mode=0o700, parents=True)
+                write_json(building.abandoned, {"v": wire.VERSION, "at_s": time.time()})
+            with _ABANDON, _unless_taken():
+                building.path.rename(self._gangs / name)
+        return self.abandoned(name) is not None
+
+    def abandoned(self, name: str) -> dict[str, Any] | None:
+        """Return the record of an attempt given up before it was submitted, or None."""
+        return read_json(self.gang(name).abandoned) if is_attempt_name(name) else None
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[GangDir]:
+        """Yield a directory to be made under a name that nobody reads; what does not appear by the end is removed."""
+        building = GangDir(self._gangs / f".new-{uuid.uuid4().hex}")
+        try:
+            yield building
+        finally:
+            if building.path.exists():
+                with _TIDY:
+                    shutil.rmtree(building.path, ignore_errors=True)
 
     def launch(self, name: str) -> None:
         """Start every node's supervisor, then let them go; or, when one does not start, none. Safe to repeat.
@@ -210,7 +240,7 @@ class LocalClient:
         for name in self.names():
             if name in self._ended:
                 continue
-            parts = self.request(name)["body"]["nodes"]
+            parts = [] if self.abandoned(name) else self.request(name)["body"]["nodes"]
             holding = [part for part in parts if self.is_using(name, part["node"])]
             if not holding:
                 self._ended.add(name)
@@ -221,6 +251,8 @@ class LocalClient:
 
     def is_using(self, name: str, node: str) -> bool:
         """Whether an attempt has, or may still get, processes on ``node``."""
+        if self.abandoned(name):
+            return False
         facts = self.facts(name)
         if not any(each.node == node for each in facts.nodes):
             return False
@@ -315,8 +347,36 @@ def _stopped_record(node: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel lets go of when its holder dies."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _unless_taken() -> Iterator[None]:
+    """Give up renaming a directory to a name that is taken: one that holds anything is never replaced."""
+    try:
         yield
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel lets go of when its holder dies. One that stands still is not waited for for ever.
+
+    Raises ``CouldNotLookError``.
+    """
+    give_up_s = time.monotonic() + _LOCK_LIMIT_S
+    with path.open("ab") as file:
+        while not _try_lock(file):
+            if time.monotonic() >= give_up_s:
+                raise CouldNotLookError(
+                    f"somebody has held {path} for {_LOCK_LIMIT_S:.0f} s, such as a worker that stands still in the "
+                    "middle of a submit (lslocks names it): look again, or end it"
+                )
+            time.sleep(_LOCK_POLL_S)
+        yield
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -20,14 +20,15 @@ from airflow_llmsched.domain.gang import (
     GangSpec,
     GangStatus,
     LaunchRequest,
+    abandoned_status,
 )
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.engines.local import preemption, render, states
 from airflow_llmsched.engines.local.client import LocalClient
-from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
-from airflow_llmsched.ports import EngineFeature
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, SpecError
+from airflow_llmsched.ports import EngineFeature, LateDuplicateGuard
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class LocalEngine:
 
     name = render.NAME
     features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY})
+    late_duplicate_guard = LateDuplicateGuard.ATOMIC_DIRECTORY
 
     def __init__(
         self, *, root: str, num_nodes: int = 2, slots_per_node: int = 2, node_shape: str = "local-cpu"
@@ -58,7 +60,8 @@ class LocalEngine:
         """Start the gang, or return the handle of the one already started under ``key``.
 
         The attempt's directory appears at once and only once, so a late duplicate finds it. Raises ``CapacityError``
-        (a slot is taken or a node is down), ``LaunchError`` (a node did not start), ``CouldNotLookError``.
+        (a slot is taken or a node is down), ``LaunchError`` (a node did not start), ``CouldNotLookError``,
+        ``AbandonedError``.
         """
         if request.engine != self.name or request.key != key:
             raise SpecError(
@@ -67,15 +70,22 @@ class LocalEngine:
         handle = self._handle(key)
         with _looking("submit"), self._client.exclusive():
             if not self._client.exists(handle.native_id):
+                self._refuse_abandoned(key)
                 self._refuse_what_is_not_free(request)
-                self._client.create(request)
+                if not self._client.create(request):
+                    self._refuse_abandoned(key)
         with _looking("launch"):
             if not self._status(handle, now_s=time.time()).phase.ended:
                 self._client.launch(handle.native_id)
         return handle
 
+    def abandon(self, key: AttemptKey) -> bool:
+        """Take the attempt's directory, so that a late submit finds it; False when there is a gang in it already."""
+        with _looking("abandon"):
+            return self._client.abandon(key.name)
+
     def find(self, key: RunKey) -> Sequence[GangHandle]:
-        """Return every gang of the run, live and ended, oldest first. Raises ``CouldNotLookError``, never guesses."""
+        """Return every gang of the run, live, ended and abandoned, oldest first. Raises ``CouldNotLookError``."""
         with _looking("find"):
             keys = [_parse(name) for name in self._client.names()]
         mine = [each for each in keys if each.run == key]
@@ -158,6 +168,9 @@ class LocalEngine:
 
     def _status(self, handle: GangHandle, *, now_s: float, census: proc.Census | None = None) -> GangStatus:
         if not self._client.exists(handle.native_id):
+            abandoned = self._client.abandoned(handle.native_id)
+            if abandoned is not None:
+                return abandoned_status(observed_at_s=now_s, at_s=abandoned["at_s"])
             if self._client.strays(handle.native_id, self._nodes, census=census):
                 reason = "its directory was deleted; the ranks it left are ending"
                 return GangStatus(phase=GangPhase.RUNNING, observed_at_s=now_s, reason=reason)
@@ -179,6 +192,12 @@ class LocalEngine:
             unusable_reason=reason,
             free_slots=tuple(slot for slot in range(self._slots_per_node) if slot not in used),
         )
+
+    def _refuse_abandoned(self, key: AttemptKey) -> None:
+        if self._client.abandoned(key.name):
+            raise AbandonedError(
+                f"attempt {key.name} was given up before it was submitted: nothing is started; read the run's journal"
+            )
 
     def _refuse_what_is_not_free(self, request: LaunchRequest) -> None:
         now_s = time.time()

@@ -26,8 +26,8 @@ class EvaluationGateError(AirflowFailException):
 class EvaluateCheckpointOperator(GangOperator):
     """Run the spec's evaluation as a gang of one rank.
 
-    Fails when the loss is above ``evaluation.max_loss`` or not finite. Without a free slot the task fails and Airflow's
-    retries try again: ``capacity_wait_s`` is for training.
+    Fails when the loss is above ``evaluation.max_loss`` or not finite. It waits for a free slot like training, up to
+    ``capacity_wait_s``.
 
     Args:
         checkpoint: path of another checkpoint than the one the run's training ended with.

@@ -8,10 +8,10 @@ from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.effects import Effects
 from airflow_llmsched.domain.decision import Abort
-from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, LaunchRequest
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
-from airflow_llmsched.errors import CouldNotLookError, LaunchError
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError
 from airflow_llmsched.planner.policies.failure import FailureHistory
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
@@ -67,6 +67,52 @@ def test_launch_on_what_is_not_free_any_more_is_refused_without_a_fault() -> Non
     assert "node n0" in refused.reason
 
 
+def test_a_launch_refused_for_want_of_capacity_is_never_made_later() -> None:
+    house = SimHouse()
+    house.engine.lose_node(NodeId("n0"), return_after_s=10.0)
+    effects(house).perform(LAUNCH)
+    house.clock.sleep(20.0)
+    (refused,) = effects(house).perform(LAUNCH)  # by a worker that had stood still meanwhile
+    assert isinstance(refused, ev.LaunchRefused)
+    assert refused.fault is None
+    assert refused.retry_at_s == house.clock.now_s()
+    assert "given up" in refused.reason
+    assert house.live() == ()
+
+
+def test_a_launch_that_another_worker_made_while_it_was_refused_is_adopted() -> None:
+    house = SimHouse()
+    submit = house.engine.submit
+
+    def refuse_what_another_gets(request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        house.engine.submit = submit  # type: ignore[method-assign]
+        submit(request, key=key)
+        raise CapacityError("no slot")
+
+    house.engine.submit = refuse_what_another_gets  # type: ignore[method-assign]
+    (adopted,) = effects(house).perform(LAUNCH)
+    assert isinstance(adopted, ev.Adopted)
+    assert house.live() == (adopted.handle,)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        cmd.StopOthers(through=AttemptKey(run=RUN, generation=2, attempt=0), unlaunched=KEY),
+        cmd.CancelRun(reason="killed", through=KEY, unlaunched=KEY),
+    ],
+)
+def test_an_attempt_that_was_intended_is_given_up_or_stopped(ending: cmd.StopOthers | cmd.CancelRun) -> None:
+    house = SimHouse()
+    effects(house).perform(ending)
+    (refused,) = effects(house).perform(LAUNCH)
+    assert isinstance(refused, ev.LaunchRefused)
+    other = SimHouse()
+    launched(other)
+    effects(other).perform(ending)
+    assert other.live() == ()
+
+
 def test_launch_that_the_engine_refuses_is_a_fault() -> None:
     house = SimHouse()
 
@@ -79,6 +125,7 @@ def test_launch_that_the_engine_refuses_is_a_fault() -> None:
     assert refused.fault is not None
     assert refused.fault.kind is FaultKind.START_FAILED
     assert "quota exceeded" in refused.fault.summary
+    assert [status.phase for status in house.engine.poll(house.engine.find(RUN)).values()] == [GangPhase.STOPPED]
 
 
 def test_brief_blindness_is_waited_out_and_lasting_blindness_is_raised() -> None:

@@ -169,7 +169,7 @@ def test_gang_that_completed_while_it_was_stopped_has_completed() -> None:
 @pytest.mark.parametrize("length", range(1, len(TO_ASSESSING) + 1))
 def test_cancel_is_possible_from_every_open_phase(length: int) -> None:
     state = after(*TO_ASSESSING[:length], ev.CancelRequested(at_s=9.0, reason="killed"))
-    assert commands(state) == (cmd.CancelRun(reason="killed", through=state.key),)
+    assert commands(state) == (cmd.CancelRun(reason="killed", through=state.key, unlaunched=state.unlaunched),)
     ended, nothing = advance(state, ev.RunCancelled(at_s=10.0))
     assert (ended.phase, nothing) == (RunPhase.CANCELLED, ())
 
@@ -217,3 +217,45 @@ def test_story_is_bounded() -> None:
     for number in range(3 * STORY_LENGTH):
         state, _ = advance(state, ev.Resumed(at_s=float(number), owner="x"))
     assert len(state.story) == STORY_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("events", "given_up"),
+    [
+        (TO_READY, None),
+        (TO_LAUNCHING, KEY),
+        (TO_WATCHING, None),
+        ((*TO_LAUNCHING, ev.LaunchRefused(at_s=5.0, reason="full", retry_at_s=9.0)), None),
+        ((*TO_LAUNCHING, ev.Opened(at_s=5.0, generation=2, asked_generation=1)), KEY),
+        ((*TO_LAUNCHING, ev.CancelRequested(at_s=5.0, reason="killed")), KEY),
+        (
+            (
+                *TO_LAUNCHING,
+                ev.CancelRequested(at_s=5.0, reason="killed"),
+                ev.Opened(at_s=6.0, generation=2, asked_generation=1),
+                ev.CancelRequested(at_s=7.0, reason="killed again"),
+                ev.Opened(at_s=8.0, generation=3, asked_generation=2),
+            ),
+            KEY,
+        ),
+    ],
+)
+def test_an_intended_launch_that_nobody_saw_is_remembered_until_it_was_given_up(
+    events: tuple[ev.AnyEvent, ...], given_up: AttemptKey | None
+) -> None:
+    state = after(*events)
+    assert state.unlaunched == given_up
+    for command in commands(state):
+        if isinstance(command, cmd.StopOthers | cmd.CancelRun):
+            assert command.unlaunched == given_up
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        (ev.CancelRequested(at_s=5.0, reason="killed"), ev.RunCancelled(at_s=6.0)),
+        (ev.Opened(at_s=5.0, generation=2, asked_generation=1), ev.OthersStopped(at_s=6.0)),
+    ],
+)
+def test_what_was_given_up_is_forgotten(last: tuple[ev.AnyEvent, ...]) -> None:
+    assert after(*TO_LAUNCHING, *last).unlaunched is None

@@ -82,9 +82,8 @@ def test_refusal_that_waiting_cannot_help_is_final() -> None:
 
 
 def test_waits_grow_and_end() -> None:
-    context = replace(CONTEXT, capacity_wait_s=10_000.0, capacity_poll_s=5.0)
     since_s, now_s, pauses_s = 0.0, 0.0, []
-    while (again_at_s := retry_at_s(context, waiting_since_s=since_s, now_s=now_s)) is not None:
+    while (again_at_s := retry_at_s(waiting_since_s=since_s, now_s=now_s, wait_s=1e4, poll_s=5.0)) is not None:
         pauses_s.append(again_at_s - now_s)
         now_s = again_at_s
     assert pauses_s[0] == 5.0

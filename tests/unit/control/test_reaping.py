@@ -8,6 +8,7 @@ import pytest
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Watch
+from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal, list_runs
 from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
@@ -272,3 +273,12 @@ def test_reaper_that_died_half_way_is_finished_by_the_next(house: ReapedHouse, m
     assert phase_of(house, handle).ended
     assert house.kinds().count("cancel_requested") == 1
     assert house.kinds()[-1] == "released"
+
+
+def test_reaping_gives_up_an_evaluation_that_a_frozen_worker_may_yet_submit(house: ReapedHouse) -> None:
+    house.orphan()
+    evaluation = AttemptKey(run=RunKey("ls-evaluationaaaaaaaaaa"), generation=0, attempt=1)
+    evaluation_intents(house.store, RUN).note(evaluation, at_s=1.0)
+    house.reaper().reap(only(house))
+    (handle,) = house.engine.find(evaluation.run)
+    assert phase_of(house, handle) is GangPhase.STOPPED

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,14 +8,15 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
+from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.poller import KeepWatching
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
 from airflow_llmsched.control.watching import step
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, LaunchRequest
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.progress import ChannelCursor
-from airflow_llmsched.errors import CapacityError, CouldNotLookError
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError
 from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimRankScript
 from tests.support.sim_house import RUN, SimHouse, plan_of, tree_of
 
@@ -31,14 +33,34 @@ class Bench:
         self.house = SimHouse(tree=tree or tree_of(1, 1))
         self.scripts = scripts or (GOOD,)
         self.made: list[AttemptKey] = []
+        self.intents = evaluation_intents(self.house.store, RunKey("ls-whose-evaluation-this-is"))
 
     def worker(self, **changes: object) -> SingleRun:
         """Return what a new worker would use."""
         settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
         house = self.house
         return SingleRun(
-            settings, engine=house.engine, clock=house.clock, make_gang=self.make_gang, open_channel=house.hub.open
+            settings,
+            engine=house.engine,
+            clock=house.clock,
+            make_gang=self.make_gang,
+            open_channel=house.hub.open,
+            intents=self.intents,
         )
+
+    def stop_all(self, **changes: int) -> tuple[str, ...]:
+        return stop_all(self.house.engine, RUN, self.intents, grace_s=5.0, **changes)
+
+    def stand_still(self, meanwhile: Callable[[], object]) -> None:
+        """Let ``meanwhile`` happen while the next worker to submit stands still just before."""
+        engine, submit = self.house.engine, self.house.engine.submit
+
+        def submit_late(request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+            engine.submit = submit  # type: ignore[method-assign]
+            meanwhile()
+            return submit(request, key=key)
+
+        engine.submit = submit_late  # type: ignore[method-assign]
 
     def make_gang(self, key: AttemptKey) -> GangSpec:
         self.made.append(key)
@@ -188,7 +210,7 @@ def test_a_worker_of_an_older_generation_touches_nothing() -> None:
 def test_a_gang_that_an_earlier_try_stopped_is_launched_again() -> None:
     bench = Bench()
     bench.worker().start()
-    assert stop_all(bench.house.engine, RUN, grace_s=5.0) == (f"{RUN}-g1-a1",)
+    assert bench.stop_all() == (f"{RUN}-g1-a1",)
     assert bench.finish(bench.worker().start()) == Succeeded(checkpoint=None, last_step=None, num_attempts=2)
 
 
@@ -215,7 +237,7 @@ def test_when_nobody_can_look_nothing_is_concluded_and_nothing_launched() -> Non
     with pytest.raises(CouldNotLookError):
         bench.worker().start()
     with pytest.raises(CouldNotLookError):
-        stop_all(bench.house.engine, RUN, grace_s=5.0)
+        bench.stop_all()
     assert len(bench.made) == 1
     assert len(bench.live()) == 1
 
@@ -241,11 +263,107 @@ def test_an_end_of_a_gang_that_the_engine_forgot_is_not_taken_for_one() -> None:
         bench.worker().handle(replace(event, key=replace(event.key, attempt=9)))
 
 
-def test_without_a_free_slot_it_says_so() -> None:
+def test_without_a_free_slot_it_waits_for_one() -> None:
+    bench = Bench()
+    bench.house.engine.lose_node(N0, return_after_s=100.0)
+    outcome = bench.worker().start()
+    assert isinstance(outcome, Watch)
+    assert outcome.state.handle is None
+    assert bench.finish(outcome) == Succeeded(checkpoint=None, last_step=None, num_attempts=1)
+
+
+def test_it_gives_up_on_capacity_after_its_limit_whoever_waits() -> None:
     bench = Bench()
     bench.house.engine.lose_node(N0)
-    with pytest.raises(CapacityError, match="n0"):
+    began_s = bench.house.clock.now_s()
+    bench.worker(capacity_wait_s=300.0).start()
+    bench.house.clock.sleep(200.0)
+    outcome = bench.finish(bench.worker(capacity_wait_s=300.0).start(), capacity_wait_s=300.0)  # the next try
+    assert isinstance(outcome, Failed)
+    assert "waited 300 s for capacity: node n0" in outcome.reason
+    assert bench.house.clock.now_s() - began_s == pytest.approx(300.0, abs=2.0)
+
+
+def test_a_try_after_one_that_gave_up_on_capacity_waits_anew() -> None:
+    bench = Bench()
+    bench.house.engine.lose_node(N0, return_after_s=400.0)
+    bench.finish(bench.worker(capacity_wait_s=300.0).start(), capacity_wait_s=300.0)
+    outcome = bench.finish(bench.worker(capacity_wait_s=300.0).start(), capacity_wait_s=300.0)
+    assert outcome == Succeeded(checkpoint=None, last_step=None, num_attempts=2)
+
+
+def test_the_deadline_ends_a_wait_for_capacity() -> None:
+    bench = Bench()
+    bench.house.engine.lose_node(N0)
+    deadline_s = bench.house.clock.now_s() + 60.0
+    outcome = bench.finish(bench.worker(deadline_s=deadline_s).start(), deadline_s=deadline_s)
+    assert outcome == Failed(reason="not done by its deadline")
+    assert bench.house.clock.now_s() == pytest.approx(deadline_s, abs=1.0)
+
+
+@pytest.mark.parametrize("through", [None, 1])
+def test_a_worker_that_stood_still_before_its_submit_while_all_was_ended_starts_nothing(through: int | None) -> None:
+    bench = Bench()
+    limit = {} if through is None else {"through_generation": through}
+    bench.stand_still(lambda: bench.stop_all(**limit))
+    outcome = bench.worker().start()
+    assert isinstance(outcome, Failed)
+    assert "given up before it was submitted" in outcome.reason
+    assert bench.live() == ()
+    bench.house.clock.sleep(1000.0)
+    assert bench.live() == ()
+
+
+def test_the_try_after_one_that_was_ended_before_its_submit_launches_anew() -> None:
+    bench = Bench()
+    bench.stand_still(bench.stop_all)
+    bench.worker().start()
+    assert bench.finish(bench.worker().start()) == Succeeded(checkpoint=None, last_step=None, num_attempts=2)
+
+
+def test_a_worker_that_stood_still_while_a_clear_went_on_starts_nothing_beside_the_newer() -> None:
+    bench = Bench(tree=tree_of(1, 2))
+    bench.stand_still(lambda: bench.worker(generation=2).start())
+    assert isinstance(bench.worker(generation=1).start(), Failed)
+    assert [handle.key.generation for handle in bench.live()] == [2]
+
+
+def test_a_worker_that_stood_still_while_its_successor_gave_up_on_capacity_starts_nothing() -> None:
+    bench = Bench()
+    bench.house.engine.lose_node(N0, return_after_s=400.0)
+    bench.stand_still(lambda: bench.finish(bench.worker(capacity_wait_s=300.0).start(), capacity_wait_s=300.0))
+    bench.worker().start()
+    bench.house.clock.sleep(200.0)
+    assert bench.live() == ()
+
+
+def test_whoever_gives_up_on_capacity_takes_the_gang_that_another_has_just_launched() -> None:
+    bench = Bench()
+    engine, submit = bench.house.engine, bench.house.engine.submit
+
+    def refuse_what_another_gets(request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        engine.submit = submit  # type: ignore[method-assign]
+        submit(request, key=key)
+        raise CapacityError("no slot")
+
+    engine.submit = refuse_what_another_gets  # type: ignore[method-assign]
+    outcome = bench.worker(capacity_wait_s=0.0).start()
+    assert isinstance(outcome, Watch)
+    assert bench.live() == (outcome.state.handle,)
+
+
+def test_a_launch_that_the_engine_could_not_make_is_never_made_later() -> None:
+    bench = Bench()
+    engine, submit = bench.house.engine, bench.house.engine.submit
+
+    def fail(_request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
+        engine.submit = submit  # type: ignore[method-assign]
+        raise LaunchError(f"{key.name}: no supervisor")
+
+    engine.submit = fail  # type: ignore[method-assign]
+    with pytest.raises(LaunchError):
         bench.worker().start()
+    assert bench.finish(bench.worker().start()) == Succeeded(checkpoint=None, last_step=None, num_attempts=2)
 
 
 def test_stopping_all_is_idempotent_and_can_spare_newer_generations() -> None:
@@ -255,10 +373,10 @@ def test_stopping_all_is_idempotent_and_can_spare_newer_generations() -> None:
         bench.house.engine.render(bench.make_gang(AttemptKey(run=RUN, generation=2, attempt=1))),
         key=AttemptKey(run=RUN, generation=2, attempt=1),
     )
-    assert stop_all(bench.house.engine, RUN, grace_s=5.0, through_generation=1) == (f"{RUN}-g1-a1",)
-    assert stop_all(bench.house.engine, RUN, grace_s=5.0, through_generation=1) == ()
-    assert stop_all(bench.house.engine, RUN, grace_s=5.0) == (f"{RUN}-g2-a1",)
-    assert stop_all(bench.house.engine, RUN, grace_s=5.0) == ()
+    assert bench.stop_all(through_generation=1) == (f"{RUN}-g1-a1",)
+    assert bench.stop_all(through_generation=1) == ()
+    assert bench.stop_all() == (f"{RUN}-g2-a1",)
+    assert bench.stop_all() == ()
     found = bench.house.engine.poll(bench.house.engine.find(RUN))
     assert {status.phase for status in found.values()} == {GangPhase.STOPPED}
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_llmsched.domain.gang import GangPhase, GangStatus, NodeStatus
+from airflow_llmsched.domain.gang import GangPhase, GangStatus, NodeStatus, abandoned_status
 from airflow_llmsched.domain.identity import NodeId
 
 
@@ -23,3 +23,9 @@ def test_a_node_counts_as_noticed_from_its_announcement_on_even_at_time_zero():
     )
     status = GangStatus(phase=GangPhase.RUNNING, observed_at_s=1.0, nodes=nodes)
     assert [node.node for node in status.noticed] == ["b", "c"]
+
+
+def test_an_abandoned_gang_has_ended_without_ever_having_started():
+    status = abandoned_status(observed_at_s=9.0, at_s=3.0)
+    assert status.phase.ended
+    assert (status.started_at_s, status.ended_at_s, status.nodes, status.unconfirmed_nodes) == (None, 3.0, (), ())

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.evaluation_run import open_evaluation
@@ -22,6 +23,21 @@ def test_an_evaluation_that_still_runs_is_stopped_too(make_pipeline):
     open_evaluation(settings, checkpoint="/checkpoints/step-00000006").start()
     assert _release(pipeline) == (f"{pipeline.scope.evaluation_key}-g0-a1",)
     assert _release(pipeline) == ()
+
+
+def test_an_evaluation_that_a_frozen_worker_is_about_to_submit_is_given_up(make_pipeline, monkeypatch):
+    pipeline = make_pipeline(evaluation={"command": python_sleeping()}).prepare()
+    settings = GangSettings(scope=pipeline.scope, engine="local", engine_options=pipeline.options, generation=3)
+    submit = LocalEngine.submit
+
+    def submit_late(self, request, *, key):
+        assert _release(pipeline) == ()
+        return submit(self, request, key=key)
+
+    monkeypatch.setattr(LocalEngine, "submit", submit_late)
+    outcome = open_evaluation(settings, checkpoint="/checkpoints/step-00000006").start()
+    assert outcome.kind == "failed"
+    assert not pipeline.live(pipeline.scope.evaluation_key)
 
 
 @pytest.mark.parametrize("lost", ["spec.json", "dataset.json"])

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.testing.engine_contract import (
     HANGS,
     SUCCEEDS,
@@ -74,6 +75,12 @@ CAUGHT_RUNNING = [
     contract.test_gang_succeeds_when_every_rank_exits_0,
     contract.test_vanished_node_means_lost_and_the_rest_is_ended,
     contract.test_topology_counts_what_live_gangs_use,
+    contract.test_submits_of_one_attempt_at_once_start_one_gang,
+]
+CAUGHT_FORGETTING = [
+    contract.test_late_submit_of_an_abandoned_attempt_starts_nothing,
+    contract.test_abandoned_attempt_is_seen_as_a_gang_that_was_stopped,
+    contract.test_abandoning_twice_is_abandoning_once,
 ]
 
 
@@ -91,6 +98,19 @@ def test_engine_that_calls_everything_running_is_caught(check: Callable[[EngineH
         check(LyingHarness(tmp_path, GangPhase.RUNNING))
 
 
+@pytest.mark.parametrize("check", CAUGHT_FORGETTING, ids=lambda check: check.__name__)
+def test_engine_that_forgets_what_was_abandoned_is_caught(
+    check: Callable[[EngineHarness], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = LocalHarness(tmp_path)
+    monkeypatch.setattr(LocalEngine, "abandon", lambda _self, _key: True)
+    try:
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(harness)
+    finally:
+        harness.close()
+
+
 def test_contract_without_a_harness_says_what_to_override() -> None:
     with pytest.raises(NotImplementedError, match="overrides the harness fixture"):
         EngineContract.harness.__wrapped__(contract)  # type: ignore[attr-defined]
@@ -105,7 +125,7 @@ def test_gang_fills_the_slots_in_order_and_numbers_local_ranks_per_node(tmp_path
         (2, "n1", 1, 1),
     ]
     only = replace(harness.engine.topology().nodes[1], id=NodeId("n1"))
-    assert {slot.node for slot in gang_of(harness, [HANGS], only=only).placement.slots} == {"n1"}
+    assert {slot.node for slot in gang_of(harness, [HANGS], on=only).placement.slots} == {"n1"}
     with pytest.raises(AssertionError, match="2 nodes of 2 slots"):
         gang_of(harness, [RankScript()] * 5)
 

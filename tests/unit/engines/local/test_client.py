@@ -9,6 +9,7 @@ import pytest
 from airflow_llmsched.agent import proc
 from airflow_llmsched.agent.spool import read_json
 from airflow_llmsched.domain.gang import LaunchRequest
+from airflow_llmsched.engines.local import client
 from airflow_llmsched.engines.local.client import spawn_supervisors
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of
@@ -32,18 +33,30 @@ def test_attempt_appears_at_once_and_only_once(harness: LocalHarness) -> None:
     name = asked.key.name
     with harness.client.exclusive():
         assert not harness.client.exists(name)
-        harness.client.create(asked)
+        assert harness.client.create(asked)
         assert harness.client.exists(name)
-        with pytest.raises(OSError, match="not empty"):
-            harness.client.create(asked)
+        assert not harness.client.create(asked)
     assert harness.client.names() == [name]
     assert [path.name for path in (harness.root / "engine" / "gangs").iterdir()] == [name]
     assert harness.client.request(name)["body"] == asked.body
 
 
+def test_abandoning_does_not_wait_for_a_submitter_that_stands_still(harness: LocalHarness) -> None:
+    asked = request(harness)
+    with harness.client.exclusive():  # it has looked, and is about to make the directory
+        assert harness.client.abandon(asked.key.name)
+        assert not harness.client.create(asked)
+    assert harness.client.names() == [asked.key.name]
+    assert [path.name for path in (harness.root / "engine" / "gangs").iterdir()] == [asked.key.name]
+    assert not harness.client.exists(asked.key.name)
+    assert harness.client.used_slots() == {}
+    assert not harness.client.is_using(asked.key.name, "n0")
+
+
 def test_names_that_are_no_attempt_do_not_exist(harness: LocalHarness) -> None:
     for name in ("", "..", "../nodes", "a/b", ".new-1"):
         assert not harness.client.exists(name)
+        assert harness.client.abandoned(name) is None
 
 
 def test_exclusive_keeps_others_out_even_in_one_process(harness: LocalHarness) -> None:
@@ -60,6 +73,15 @@ def test_exclusive_keeps_others_out_even_in_one_process(harness: LocalHarness) -
         inside.append("first")
     thread.join()
     assert inside == ["first", "second"]
+
+
+def test_a_submit_that_stands_still_is_not_waited_for_for_ever(
+    harness: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_LOCK_LIMIT_S", 0.1)
+    held = pytest.raises(CouldNotLookError, match=r"submit\.lock")
+    with harness.client.exclusive(), held, harness.client.exclusive():
+        raise AssertionError("two were inside")
 
 
 def test_missing_request_is_not_an_absent_gang(harness: LocalHarness) -> None:

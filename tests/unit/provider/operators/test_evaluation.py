@@ -6,10 +6,11 @@ import sys
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_llmsched.control.events import Woke
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.run_report import EvaluationResult
-from airflow_llmsched.errors import CapacityError
 from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.handover import handed_over
 from airflow_llmsched.provider.operators.evaluation import EvaluationGateError
 from airflow_llmsched.provider.operators.gang_base import GangFailedError
 from tests.support.pipeline import NUM_STEPS, TRAINER, Pipeline, plain_spec, python_sleeping
@@ -135,10 +136,23 @@ def test_before_training_there_is_nothing_to_evaluate(pipeline):
         _evaluate(pipeline)
 
 
-def test_without_a_free_slot_the_task_is_left_to_its_retries(slow):
+def test_without_a_free_slot_the_task_waits_deferred_until_there_is_one(slow):
     slow.defer("run_gang")
-    with pytest.raises(CapacityError, match="no slot for the evaluation"):
-        slow.run("evaluate_checkpoint", checkpoint="/checkpoints/step-00000006")
+    waiting = slow.defer("evaluate_checkpoint", checkpoint="/checkpoints/step-00000006")
+    assert waiting.trigger.watch["handle"] is None
+    assert waiting.trigger.watch["wake_at_s"] is not None
+    (training,) = slow.live()
+    slow.engine.stop(training, grace_s=0.0)
+    waiting.again(waiting.resume, handed_over(Woke(at_s=0.0)))
+    (launched,) = slow.live(slow.scope.evaluation_key)
+    assert waiting.trigger.watch["handle"]["native_id"] == launched.native_id
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_evaluation_that_never_gets_its_slot_says_how_long_it_waited(slow, deferrable):
+    slow.defer("run_gang")
+    with pytest.raises(GangFailedError, match="waited 0 s for capacity: no slot for the evaluation"):
+        slow.run("evaluate_checkpoint", checkpoint="/c/step-6", capacity_wait_s=0.0, deferrable=deferrable)
 
 
 def test_a_retry_takes_the_result_of_the_try_before(evaluating):
