@@ -45,6 +45,19 @@ class AirflowClient:
         """Return the health of every component, without a login. Raises ``CouldNotLookError``."""
         return self._json(self._send("GET", "/api/v2/monitor/health"))
 
+    def num_jobs(self, job_type: str) -> int:
+        """Return how many of Airflow's own jobs of this type, e.g. ``TriggererJob``, are alive by their heartbeat."""
+        jobs: list[Json] = self._call("GET", f"/api/v2/jobs?is_alive=true&job_type={_part(job_type)}")["jobs"]
+        return len(jobs)
+
+    def set_pool(self, name: str, *, num_slots: int, counts_deferred: bool = False) -> None:
+        """Make a pool, or give one that exists another number of slots."""
+        body: Json = {"slots": num_slots, "include_deferred": counts_deferred}
+        if self._get_or_none(f"/api/v2/pools/{_part(name)}") is None:
+            self._call("POST", "/api/v2/pools", {"name": name, **body})
+        else:
+            self._call("PATCH", f"/api/v2/pools/{_part(name)}", {"pool": name, **body})
+
     def dag(self, dag_id: str) -> Json | None:
         """Return a DAG's details, or None while it has not been parsed."""
         return self._get_or_none(f"/api/v2/dags/{_part(dag_id)}")
@@ -78,6 +91,10 @@ class AirflowClient:
         """Return the task instances of a run, mapped ones one by one."""
         instances: list[Json] = self._call("GET", f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
         return instances
+
+    def task_instance(self, dag_id: str, run_id: str, task_id: str) -> Json:
+        """Return one unmapped task instance."""
+        return self._call("GET", f"{_run_path(dag_id, run_id)}/taskInstances/{_part(task_id)}")
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Return the state by task id of the unmapped tasks of a run."""

@@ -1,4 +1,4 @@
-"""A real, isolated Airflow on this machine: scheduler, dag-processor, triggerer and api-server under one folder.
+"""A real, isolated Airflow on this machine: scheduler, dag-processor, triggerers and api-server under one folder.
 
 For the demo and the integration tests. Imports no Airflow: it only starts Airflow's own commands, with an environment
 in which nothing of the user's Airflow shows. What ends it is in ``testing.keeper``.
@@ -15,16 +15,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from airflow_llmsched.errors import CouldNotLookError, LaunchError, LlmschedError
 from airflow_llmsched.testing.airflow_client import AirflowClient
-from airflow_llmsched.testing.keeper import GRACE_S, ProcessId, end_sessions
+from airflow_llmsched.testing.keeper import GRACE_S, ProcessId, end_sessions, kill_sessions, pause, resume
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+"""What every stack has. Further triggerers are called ``triggerer-2``, ``triggerer-3`` and so on."""
 USERNAME = "admin"
 MARKER = "LLMSCHED_STACK"
 """Environment variable that every process of a stack carries, gangs that its tasks launched included."""
@@ -41,8 +44,10 @@ class AirflowStack:
         home: the AIRFLOW_HOME; created; holds database, logs and passwords, and may be used again later.
         dags_folder: where the DAG files are.
         environment: settings on top of ours, e.g. connections or ``AIRFLOW__...`` overrides.
+        num_triggerers: how many triggerers share the deferred tasks.
+        component_environment: settings on top of those, by component: a triggerer's capacity or limits, for instance.
         end_gangs: whether ending the stack also ends gangs that its tasks launched, which otherwise outlive it.
-        ready_limit_s: how long ``start`` waits for all four components.
+        ready_limit_s: how long ``start`` waits for all components.
     """
 
     def __init__(
@@ -51,6 +56,8 @@ class AirflowStack:
         dags_folder: Path,
         *,
         environment: Mapping[str, str] | None = None,
+        num_triggerers: int = 1,
+        component_environment: Mapping[str, Mapping[str, str]] | None = None,
         end_gangs: bool = False,
         ready_limit_s: float = 120.0,
     ) -> None:
@@ -58,7 +65,14 @@ class AirflowStack:
         self.dags_folder = dags_folder.resolve()
         self.username = USERNAME
         self.password = secrets.token_urlsafe(12)
+        self.triggerers = ("triggerer", *(f"triggerer-{number}" for number in range(2, num_triggerers + 1)))
+        self.components = (*(each for each in COMPONENTS if each != "triggerer"), *self.triggerers)
         self._extra = dict(environment or {})
+        self._own_extra = dict(component_environment or {})
+        if unknown := sorted(set(self._own_extra) - set(self.components)):
+            raise LlmschedError(
+                f"the Airflow stack has no component {unknown[0]}: it has {', '.join(self.components)}; see num_triggerers"
+            )
         self._end_gangs = end_gangs
         self._ready_limit_s = ready_limit_s
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -90,7 +104,7 @@ class AirflowStack:
         return self._client
 
     def start(self) -> Self:
-        """Bring the database up to date, start the components and return once all four are healthy.
+        """Bring the database up to date, start the components and return once all are healthy.
 
         Raises:
             LaunchError: another stack runs under this home, or a component ended or was not healthy in time; nothing
@@ -101,12 +115,12 @@ class AirflowStack:
                 f"an Airflow stack already runs under {self.home} ({running['info']['url']}, keeper pid "
                 f"{running['keeper']['pid']}): stop it first"
             )
-        ports = _free_ports(3)
+        ports = _free_ports(2 + len(self.triggerers))
         self._url = f"http://127.0.0.1:{ports[0]}"
-        environment = self._environment(ports)
+        environment = self._environment(ports[:3])
         self._write_folder()
         self._migrate(environment)
-        self._start_keeper(environment)
+        self._start_keeper(environment, self._own_environment(ports[2:]))
         try:
             self._wait_ready()
         except BaseException:
@@ -125,7 +139,7 @@ class AirflowStack:
             self._keeper = None
 
     def restart(self, name: str) -> int:
-        """End one of ``COMPONENTS`` by SIGTERM, start it again, and return its new pid.
+        """End one of ``components`` by SIGTERM, unless it was killed, start it again, and return its new pid.
 
         Raises:
             LlmschedError: this object does not own a running stack, or the component has no new process in time.
@@ -142,6 +156,30 @@ class AirflowStack:
                 raise LlmschedError(f"Airflow's {name} was not restarted within {3 * GRACE_S:.0f} s")
             time.sleep(_POLL_S)
         return pid
+
+    def pause(self, name: str) -> None:
+        """Freeze one of ``components`` with every process of its session, as SIGSTOP or a stalled machine would."""
+        pause([self.component_pid(name)])
+
+    def resume(self, name: str) -> None:
+        """Let what ``pause`` froze go on."""
+        resume([self.component_pid(name)])
+
+    def kill(self, name: str) -> None:
+        """Kill one of ``components`` hard, with every process of its session; ``restart`` starts it anew."""
+        kill_sessions([self.component_pid(name)])
+
+    def triggerer_of(self, dag_id: str, run_id: str, task_id: str) -> str | None:
+        """Return the name of the triggerer that Airflow has given a deferred task to and that has begun with it.
+
+        None when the task is not deferred, or its triggerer has not begun or has ended. Airflow does not tell where a
+        job runs, but a triggerer holds the log of each of its triggers open, and its job's number is in the name.
+        """
+        job = self.client.task_instance(dag_id, run_id, task_id)["triggerer_job"]
+        if job is None:
+            return None
+        log = f".trigger.{job['id']}.log"
+        return next((name for name in self.triggerers if _has_open(self.component_pid(name), log)), None)
 
     def detach(self) -> dict[str, Any]:
         """Let the stack live on after this process. Returns its state; ``stop_running(home)`` ends it later."""
@@ -161,7 +199,7 @@ class AirflowStack:
         return pid
 
     def component_pid(self, name: str) -> int:
-        """Return the pid of one of ``COMPONENTS``; its process group and session have the same number."""
+        """Return the pid of one of ``components``; its process group and session have the same number."""
         pid: int = self._state()["components"][name]["pid"]
         return pid
 
@@ -179,12 +217,20 @@ class AirflowStack:
         marker = f"{self.home}:{secrets.token_hex(8)}"
         return inherited | settings(self.home, self.dags_folder, ports) | {MARKER: marker} | self._extra
 
+    def _own_environment(self, trigger_log_ports: Sequence[int]) -> dict[str, dict[str, str]]:
+        """Return what differs by component: each triggerer serves its logs on a port of its own."""
+        own = {
+            name: {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
+            for name, port in zip(self.triggerers, trigger_log_ports, strict=True)
+        }
+        return {name: {**own.get(name, {}), **self._own_extra.get(name, {})} for name in self.components}
+
     def _write_folder(self) -> None:
         (self.home / "stack").mkdir(parents=True, exist_ok=True)
         passwords = _passwords_path(self.home)
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps({self.username: self.password}))
-        for name in COMPONENTS:
+        for name in self.components:
             self.log_path(name).unlink(missing_ok=True)
 
     def _migrate(self, environment: Mapping[str, str]) -> None:
@@ -195,13 +241,17 @@ class AirflowStack:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-_LOG_TAIL_LINES:])
             raise LaunchError(f"airflow db migrate ended with {done.returncode} under {self.home}:\n{tail}")
 
-    def _start_keeper(self, environment: Mapping[str, str]) -> None:
+    def _start_keeper(self, environment: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> None:
         spec_path = self.home / "stack" / "keeper.json"
         spec = {
             "state_path": str(_state_path(self.home)),
             "components": {
-                name: {"argv": [*_AIRFLOW, *_arguments(name)], "log_path": str(self.log_path(name))}
-                for name in COMPONENTS
+                name: {
+                    "argv": [*_AIRFLOW, *_arguments(name)],
+                    "log_path": str(self.log_path(name)),
+                    "environment": own[name],
+                }
+                for name in self.components
             },
             "info": {"url": self.url, "username": self.username},
             "sweep": f"{MARKER}={environment[MARKER]}" if self._end_gangs else None,
@@ -231,9 +281,13 @@ class AirflowStack:
     def _unready(self) -> list[str]:
         try:
             health = self.client.health()
+            waiting = [name for name, key in _HEALTH_KEY.items() if (health.get(key) or {}).get("status") != "healthy"]
+            if waiting or len(self.triggerers) == 1:
+                return waiting
+            # The health page knows only the newest triggerer.
+            return [*self.triggerers[self.client.num_jobs("TriggererJob") :]]
         except CouldNotLookError:
             return ["api-server"]
-        return [name for name, key in _HEALTH_KEY.items() if (health.get(key) or {}).get("status") != "healthy"]
 
     def _raise_if_ended(self) -> None:
         if self._keeper is None or self._keeper.poll() is not None:
@@ -336,7 +390,16 @@ _AIRFLOW = (sys.executable, "-m", "airflow")
 
 
 def _arguments(component: str) -> list[str]:
-    return [component, "--apps", "all"] if component == "api-server" else [component]
+    if component == "api-server":
+        return [component, "--apps", "all"]
+    return ["triggerer"] if component.startswith("triggerer-") else [component]
+
+
+def _has_open(pid: int, suffix: str) -> bool:
+    try:
+        return any(file.path.endswith(suffix) for file in psutil.Process(pid).open_files())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _state_path(home: Path) -> Path:

@@ -77,12 +77,33 @@ def marked(entry: str) -> list[int]:
     return found
 
 
+def pause(leaders: Sequence[int]) -> None:
+    """Freeze every process of the sessions by SIGSTOP. Returns once all stand still, those forked meanwhile too."""
+    while moving := [pid for pid in members(leaders) if _status(pid) not in (psutil.STATUS_STOPPED, None)]:
+        _signal(moving, signal.SIGSTOP)
+        time.sleep(_TICK_S / 20)
+
+
+def resume(leaders: Sequence[int]) -> None:
+    """Let every frozen process of the sessions go on."""
+    _signal(members(leaders), signal.SIGCONT)
+
+
+def kill_sessions(leaders: Sequence[int]) -> None:
+    """Kill every process of the sessions by SIGKILL. Returns once none is left."""
+    while left := members(leaders):
+        _signal(left, signal.SIGKILL)
+        time.sleep(_TICK_S / 20)
+
+
 def end_sessions(leaders: Sequence[int], *, grace_s: float = GRACE_S) -> None:
     """End the sessions: their leaders by SIGTERM, then, after half of ``grace_s``, whoever is left as ``end_all`` does.
 
-    Leaders first, because Airflow's components end their own children in an order that loses nothing.
+    Leaders first, because Airflow's components end their own children in an order that loses nothing. What is frozen
+    goes on, for it would not hear of it.
     """
     _signal(leaders, signal.SIGTERM)
+    resume(leaders)
     _wait_for_none(lambda: members(leaders), limit_s=grace_s / 2)
     end_all(lambda: members(leaders), grace_s=grace_s / 2)
 
@@ -99,6 +120,7 @@ def end_all(find: Callable[[], Sequence[int]], *, grace_s: float = GRACE_S) -> N
 class Keeper:
     """Starts the components of one spec and writes their state to its ``state_path``.
 
+    Each component has an ``argv``, a ``log_path`` and an ``environment`` on top of the keeper's own.
     ``sweep`` is None or an environment entry: whatever carries it ends too, after the components, gangs included.
     """
 
@@ -135,6 +157,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **component["environment"]},
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - the keeper has one thread
             )
@@ -200,6 +223,13 @@ def _wait_for_none(find: Callable[[], Sequence[int]], *, limit_s: float) -> None
     deadline_s = time.monotonic() + limit_s
     while find() and time.monotonic() < deadline_s:
         time.sleep(_TICK_S / 2)
+
+
+def _status(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _signal(pids: Iterable[int], number: int) -> None:

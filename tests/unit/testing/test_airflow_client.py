@@ -203,3 +203,21 @@ def test_a_change_that_was_not_answered_in_time_is_not_asked_for_twice(server, m
         with pytest.raises(CouldNotLookError, match="ReadTimeout"):
             client.trigger("d")
     assert len(calls) == 1
+
+
+def test_a_pool_is_made_when_it_is_absent_and_changed_when_it_is_there(server, client):
+    path = "/api/v2/pools/gangs"
+    server.answers[("POST", "/api/v2/pools")] = [(201, {})]
+    server.answers[("PATCH", path)] = [(200, {})]
+    client.set_pool("gangs", num_slots=1)
+    server.answers[("GET", path)] = [(200, {"name": "gangs"})]
+    client.set_pool("gangs", num_slots=2, counts_deferred=True)
+    assert [each[:3] for each in server.asked if each[0] != "GET"] == [
+        ("POST", "/api/v2/pools", {"name": "gangs", "slots": 1, "include_deferred": False}),
+        ("PATCH", path, {"pool": "gangs", "slots": 2, "include_deferred": True}),
+    ]
+
+
+def test_living_jobs_are_counted_by_type(server, client):
+    server.answers[("GET", "/api/v2/jobs?is_alive=true&job_type=TriggererJob")] = [(200, {"jobs": [{}, {}]})]
+    assert client.num_jobs("TriggererJob") == 2

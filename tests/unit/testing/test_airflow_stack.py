@@ -69,6 +69,27 @@ def test_nothing_of_the_users_airflow_shows(home, monkeypatch):
     assert "PYTHONDONTWRITEBYTECODE" not in environment
 
 
+def test_further_triggerers_have_names_log_ports_and_settings_of_their_own(home):
+    own = {"triggerer-2": {"AIRFLOW__TRIGGERER__CAPACITY": "5"}}
+    stack = AirflowStack(home, home, num_triggerers=3, component_environment=own)
+    assert stack.components == ("api-server", "scheduler", "dag-processor", "triggerer", "triggerer-2", "triggerer-3")
+    port = "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT"
+    assert stack._own_environment([1, 2, 3]) == {
+        "api-server": {},
+        "scheduler": {},
+        "dag-processor": {},
+        "triggerer": {port: "1"},
+        "triggerer-2": {port: "2", "AIRFLOW__TRIGGERER__CAPACITY": "5"},
+        "triggerer-3": {port: "3"},
+    }
+    assert [airflow_stack._arguments(name) for name in stack.triggerers] == [["triggerer"]] * 3
+
+
+def test_settings_for_a_component_that_there_is_none_of_are_refused(home):
+    with pytest.raises(LlmschedError, match=r"no component triggerer-2.*num_triggerers"):
+        AirflowStack(home, home, component_environment={"triggerer-2": {}})
+
+
 def test_free_ports_differ():
     assert len(set(airflow_stack._free_ports(8))) == 8
 

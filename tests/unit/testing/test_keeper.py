@@ -11,7 +11,17 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_llmsched.testing.keeper import ProcessId, end_all, end_sessions, marked, members
+from airflow_llmsched.testing.keeper import (
+    GRACE_S,
+    ProcessId,
+    end_all,
+    end_sessions,
+    kill_sessions,
+    marked,
+    members,
+    pause,
+    resume,
+)
 from tests.support.waiting import wait_until
 
 STUBBORN = (
@@ -27,13 +37,24 @@ WITH_CHILD = (
 class Kept:
     """A keeper under test, and what it wrote."""
 
-    def __init__(self, tmp_path: Path, scripts: dict[str, str], *, sweep: str | None = None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        scripts: dict[str, str],
+        *,
+        sweep: str | None = None,
+        environments: dict[str, dict[str, str]] | None = None,
+    ) -> None:
         self.state_path = tmp_path / "state.json"
         self.tmp_path = tmp_path
         spec = {
             "state_path": str(self.state_path),
             "components": {
-                name: {"argv": [sys.executable, "-c", script], "log_path": str(tmp_path / f"{name}.log")}
+                name: {
+                    "argv": [sys.executable, "-c", script],
+                    "log_path": str(tmp_path / f"{name}.log"),
+                    "environment": (environments or {}).get(name, {}),
+                }
                 for name, script in scripts.items()
             },
             "info": {"url": "here"},
@@ -172,3 +193,40 @@ def test_a_process_with_the_same_number_but_another_start_is_not_the_same():
     me = ProcessId.of(os.getpid())
     assert me.alive()
     assert not ProcessId(pid=me.pid, started_at_s=me.started_at_s - 3600).alive()
+
+
+def test_a_paused_session_stands_still_with_its_children_and_goes_on_when_resumed(keep):
+    kept = keep(scripts={"parent": WITH_CHILD, "other": "import time; time.sleep(600)"})
+    child = int(wait_until(lambda: kept.log("parent").strip(), limit_s=20))
+    parent = kept.pids["parent"]
+    pause([parent])
+    assert {psutil.Process(pid).status() for pid in (parent, child)} == {psutil.STATUS_STOPPED}
+    assert psutil.Process(kept.pids["other"]).status() != psutil.STATUS_STOPPED
+    resume([parent])
+    wait_until(lambda: psutil.STATUS_STOPPED not in {psutil.Process(pid).status() for pid in (parent, child)}, 20)
+
+
+def test_a_session_that_was_killed_hard_is_gone_with_its_children_and_can_be_restarted(keep):
+    kept = keep(scripts={"parent": WITH_CHILD})
+    child = int(wait_until(lambda: kept.log("parent").strip(), limit_s=20))
+    kill_sessions([kept.pids["parent"]])
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: kept.state()["components"]["parent"]["exit_code"] == -signal.SIGKILL, limit_s=20)
+    kept.process.stdin.write(b"restart parent\n")
+    kept.process.stdin.flush()
+    wait_until(lambda: kept.state()["components"]["parent"]["exit_code"] is None, limit_s=20)
+    kept.pids["parent"] = kept.state()["components"]["parent"]["pid"]
+
+
+def test_a_paused_component_ends_by_sigterm_like_any_other(keep):
+    kept = keep(scripts={"one": "import time; time.sleep(600)"})
+    pause([kept.pids["one"]])
+    kept.process.send_signal(signal.SIGTERM)
+    assert kept.process.wait(timeout=GRACE_S / 2) == 0
+    assert kept.all_gone()
+
+
+def test_a_component_may_have_settings_of_its_own(keep):
+    show = "import os, time; print(os.environ.get('LLMSCHED_TEST_OWN'), flush=True); time.sleep(600)"
+    kept = keep(scripts={"one": show, "two": show}, environments={"two": {"LLMSCHED_TEST_OWN": "2"}})
+    assert [wait_until(lambda name=name: kept.log(name).strip(), 20) for name in ("one", "two")] == ["None", "2"]
