@@ -138,7 +138,10 @@ class RunChannel(Protocol):
         """Ask the trainer to save every ``interval_s`` seconds from now on."""
 
     def renew(self, *, until_s: float) -> None:
-        """Let agents keep their ranks until ``until_s``, at most a lease's length from now; then they end them."""
+        """Let agents keep their ranks until ``until_s``, at most a lease's length from now; then they end them.
+
+        Never shortens a lease: a watcher that was frozen and goes on would hide what another has just extended.
+        """
 
     def extend(self, *, until_s: float) -> None:
         """Renew for longer than a lease's length, because a hand-over may take that long. Noted before it is done."""

@@ -5,6 +5,7 @@ It reads ``up/<node>.jsonl`` and writes orders and lease to ``down/``; the other
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
-from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
+from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED, until_of
 from airflow_llmsched.agent.spool import create_json, read_json, whole_lines, write_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
@@ -103,7 +104,10 @@ class DirectoryChannel:
         self._write(ORDERS, {**self._orders(), "checkpoint_interval_s": interval_s})
 
     def renew(self, *, until_s: float) -> None:
-        """Let agents keep their ranks until ``until_s`` (Unix seconds)."""
+        """Let agents keep their ranks until ``until_s`` (Unix seconds). Never shortens: an extension may be unread."""
+        with contextlib.suppress(OSError, ValueError):  # what nobody can read is to be replaced
+            if (until_of(read_json(self._path(LEASE))) or 0.0) >= until_s:
+                return
         self._write(LEASE, {"v": _VERSION, "until_s": until_s})
 
     def extend(self, *, until_s: float) -> None:

@@ -1,8 +1,8 @@
 """What control writes down a channel, in either form of it: orders, leases, hand-over notes, the revocation. Pure.
 
-A lease is overwritten by every renewal, by whoever watches, so its object does not tell what an agent may have read
-before. What bounds it: a renewal lasts a lease's length from when it is written, anything longer is noted first in an
-object of its own, and agents honour none that they find after the revocation.
+A lease is overwritten by every longer renewal, by whoever watches. Of two at once one may be lost, so its object does
+not tell what an agent may have read before. What bounds it: a renewal lasts a lease's length from when it is written,
+anything longer is noted first in an object of its own, and agents honour none that they find after the revocation.
 """
 
 from __future__ import annotations

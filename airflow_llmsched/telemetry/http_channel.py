@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
-from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED
+from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED, until_of
 from airflow_llmsched.agent.spool import parse, write_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
@@ -171,7 +171,10 @@ class ObjectChannel:
         self._put(ORDERS, {**self._orders(), "checkpoint_interval_s": interval_s})
 
     def renew(self, *, until_s: float) -> None:
-        """Let agents keep their ranks until ``until_s`` (Unix seconds)."""
+        """Let agents keep their ranks until ``until_s`` (Unix seconds). Never shortens: an extension may be unread."""
+        with contextlib.suppress(StoreError):  # what nobody can read is to be replaced
+            if (until_of(self._json(self._down(LEASE))) or 0.0) >= until_s:
+                return
         self._put(LEASE, {"v": VERSION, "until_s": until_s})
 
     def extend(self, *, until_s: float) -> None:

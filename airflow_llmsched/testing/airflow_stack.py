@@ -71,7 +71,7 @@ class AirflowStack:
         self._own_extra = dict(component_environment or {})
         if unknown := sorted(set(self._own_extra) - set(self.components)):
             raise LlmschedError(
-                f"the Airflow stack has no component {unknown[0]}: it has {', '.join(self.components)}; see num_triggerers"
+                f"an Airflow stack of {', '.join(self.components)} has no component {unknown[0]}: see num_triggerers"
             )
         self._end_gangs = end_gangs
         self._ready_limit_s = ready_limit_s

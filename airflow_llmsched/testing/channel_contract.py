@@ -115,7 +115,9 @@ class RunChannelContract:
         control.extend(until_s=5000.25)
         control.extend(until_s=4000.0)
         assert until(lambda: link.down().lease_until_s is not None)
-        harness.control().renew(until_s=1030.0)  # by a worker that took over: shorter, and it hides the longer one
+        harness.control().renew(until_s=1030.0)  # by a watcher that had been frozen meanwhile
+        late = harness.link(NODES[1])  # nobody has told this node of the extension before
+        assert until(lambda: late.down().lease_until_s) == 5000.25
         assert harness.control().revoke(at_s=1000.0, lease_s=30.0) == 5000.25
 
     def test_last_lease_ends_a_leases_length_after_the_revocation(

@@ -208,7 +208,7 @@ async def first_event(trigger: Any) -> dict[str, Any]:
     return payload
 
 
-def watched(trigger: GangTrigger, *, state: str, monkeypatch: Any, map_index: int = -1) -> GangTrigger:
+def watched(trigger: GangTrigger, *, state: str | None, monkeypatch: Any, map_index: int = -1) -> GangTrigger:
     """Return ``trigger`` as its task's, which Airflow reports to be in ``state``."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

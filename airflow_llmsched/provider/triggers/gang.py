@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+GOES_ON = frozenset({"deferred", "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule"})
+"""States in which a worker or another triggerer has the task, or will have it: the gang is theirs to keep or stop."""
+
 # Keeps what on_kill began alive: Airflow may cancel on_kill itself about a second after it starts.
 _ENDINGS: set[asyncio.Task[None]] = set()
 
@@ -70,9 +73,11 @@ class GangTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """End this generation because someone failed, cleared or ended the task: durable record first, then the stop.
 
-        Airflow also calls this when it moves a trigger to another triggerer; the task is then still deferred, and
-        nothing may be stopped. When the task's state cannot be read, nothing is stopped either: the agents' lease is no
-        longer renewed, and ends them.
+        Airflow also calls this when it moves a trigger to another triggerer. The task is then still deferred, or the
+        other has handed it over already and it is on its way to a worker: nothing may be stopped. A task that was
+        cleared looks the same once it is scheduled again; its new try stops the old gang itself, before it launches
+        another. When the task's state cannot be read, nothing is stopped either: the agents' lease is no longer
+        renewed, and ends them.
         """
         ending = asyncio.ensure_future(self._end())
         _ENDINGS.add(ending)
@@ -80,8 +85,9 @@ class GangTrigger(BaseTrigger):
         await asyncio.shield(ending)
 
     async def _end(self) -> None:
-        if await self._still_deferred():
-            self.log.info("trigger moved elsewhere: the gang goes on")
+        state = await self._task_goes_on()
+        if state is not None:
+            self.log.info("the task is %s, so that others have it: the gang goes on", state)
             return
         await run_blocking(f"{self._back_end}-kill", self._kill)
 
@@ -101,15 +107,17 @@ class GangTrigger(BaseTrigger):
 
         cancel(self.purpose, self.settings)
 
-    async def _still_deferred(self) -> bool:
+    async def _task_goes_on(self) -> str | None:
+        """Return the state of a task that someone else goes on with, else None."""
         from asgiref.sync import sync_to_async
 
         ti = self.task_instance
         if ti is None:
-            return False
+            return None
         states = await sync_to_async(_task_states)(ti)
         known = states.get(ti.run_id, {})
-        return any(known.get(key) == "deferred" for key in (ti.task_id, f"{ti.task_id}_{ti.map_index}"))
+        found = {known.get(key) for key in (ti.task_id, f"{ti.task_id}_{ti.map_index}")}
+        return next((str(state) for state in found if state in GOES_ON), None)
 
 
 def _task_states(ti: Any) -> Mapping[str, Any]:

@@ -134,13 +134,20 @@ def _renamed(handle, run):
     return {**handle, "key": key, "native_id": f"{run}-g{key['generation']}-a{key['attempt']}"}
 
 
-@pytest.mark.parametrize("state", ["deferred", "running"])
-def test_only_the_end_of_its_task_kills_the_gang_and_not_a_move(slow, monkeypatch, state):
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", None])
+def test_the_end_of_its_task_kills_the_gang(slow, monkeypatch, state):
     trigger = watched(slow.defer("run_gang").trigger, state=state, monkeypatch=monkeypatch)
     asyncio.run(trigger.on_kill())
-    assert len(slow.live()) == (1 if state == "deferred" else 0)
-    requested = [event for event in slow.journal() if isinstance(event, CancelRequested)]
-    assert len(requested) == (0 if state == "deferred" else 1)
+    assert not slow.live()
+    assert len([event for event in slow.journal() if isinstance(event, CancelRequested)]) == 1
+
+
+@pytest.mark.parametrize("state", sorted(module.GOES_ON))
+def test_a_move_kills_nothing_even_when_the_other_triggerer_has_handed_over_since(slow, monkeypatch, state):
+    trigger = watched(slow.defer("run_gang").trigger, state=state, monkeypatch=monkeypatch)
+    asyncio.run(trigger.on_kill())
+    assert len(slow.live()) == 1
+    assert not [event for event in slow.journal() if isinstance(event, CancelRequested)]
 
 
 def test_a_mapped_tasks_state_is_read_by_its_index(slow, monkeypatch):
@@ -150,7 +157,7 @@ def test_a_mapped_tasks_state_is_read_by_its_index(slow, monkeypatch):
 
 
 def test_a_state_that_cannot_be_read_kills_nothing(slow, monkeypatch):
-    trigger = watched(slow.defer("run_gang").trigger, state="running", monkeypatch=monkeypatch)
+    trigger = watched(slow.defer("run_gang").trigger, state="failed", monkeypatch=monkeypatch)
 
     def fail(**_asked):
         raise ConnectionError("no answer")
@@ -209,7 +216,7 @@ def test_a_kill_that_fails_after_airflow_gave_up_is_logged(slow, monkeypatch, ca
 
 @pytest.mark.parametrize("changes", [{"try_number": 2, "ti_id": "another"}, {"max_tries": 1, "ti_id": "another"}])
 def test_a_late_kill_leaves_the_gang_of_a_newer_try_or_generation_alone(slow, monkeypatch, changes):
-    late = watched(slow.defer("run_gang").trigger, state="running", monkeypatch=monkeypatch)
+    late = watched(slow.defer("run_gang").trigger, state="failed", monkeypatch=monkeypatch)
     task = slow.task("run_gang", deferrable=True)
     with pytest.raises(TaskDeferred):
         task.execute(slow.context(task, **changes))
@@ -225,7 +232,7 @@ def test_a_late_kill_of_an_evaluation_leaves_a_newer_generation_alone(make_pipel
     pipeline.clear()
     pipeline.defer("evaluate_checkpoint", checkpoint=path)
     (alive,) = pipeline.live(pipeline.scope.evaluation_key)
-    asyncio.run(watched(late, state="running", monkeypatch=monkeypatch).on_kill())
+    asyncio.run(watched(late, state="failed", monkeypatch=monkeypatch).on_kill())
     assert pipeline.live(pipeline.scope.evaluation_key) == [alive]
 
 
