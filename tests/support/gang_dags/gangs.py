@@ -1,0 +1,96 @@
+"""Many small gangs in one DAG run, each a run of its own: opened by one task and released by one, to be quick.
+
+A gang stands still after step 7 until the file ``<hold>/<its task's id>`` exists.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_llmsched.provider.config import state_root
+from airflow_llmsched.provider.operators.dataset import StageDatasetOperator
+from airflow_llmsched.provider.operators.gang import RunGangOperator
+from airflow_llmsched.provider.operators.open_run import OpenRunOperator
+from airflow_llmsched.provider.operators.release import ReleaseOperator
+
+TRAINER = Path(__file__).resolve().parents[1] / "plain_trainer.py"
+ENGINES = state_root() + "/engines/{{ run_id }}"
+
+SPEC = f"""
+version: 1
+name: small
+data: {{kind: files, source: {Path(__file__).parent / "corpus"}, held_out: 20%}}
+batch: {{sequence_length: 2, global_batch: 4 sequences}}
+budget: {{steps: 12}}
+communication: {{version: 1, traffic: []}}
+memory: {{version: 1, tiers: [{{tier: hbm, bytes_per_rank: 1MiB}}]}}
+capacity: {{min_ranks: 1, max_ranks: 1}}
+checkpoint: {{interval_steps: 5, format: dcp}}
+launcher:
+  kind: plain
+  command: [{sys.executable}, {TRAINER}, --steps, "12", --step-s=0.02, --hold-at=7, "--hold={{{{ params.hold }}}}/@GANG@"]
+  start_limit: 120s
+  grace: 2s
+retries: {{code: 0}}
+"""
+
+
+class OpenAll(OpenRunOperator, StageDatasetOperator):
+    """Opens a run for each of ``scopes`` and stages its data."""
+
+    def __init__(self, *, scopes: list[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scopes = scopes
+
+    def execute(self, context: Any) -> dict[str, str]:
+        keys, spec = {}, str(self.spec)
+        for self.run_scope in self.scopes:
+            self.spec = spec.replace("@GANG@", self.run_scope)
+            keys[self.run_scope] = OpenRunOperator.execute(self, context)["run_key"]
+            StageDatasetOperator.execute(self, context)
+        return keys
+
+
+class ReleaseAll(ReleaseOperator):
+    """Releases the run of each of ``scopes``, each on the machine that is its own."""
+
+    def __init__(self, *, scopes: list[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scopes = scopes
+
+    def execute(self, context: Any) -> dict[str, list[str]]:
+        root, stopped = self.engine_options["root"], {}
+        for self.run_scope in self.scopes:
+            self.engine_options = {**self.engine_options, "root": f"{root}/{self.run_scope}"}
+            stopped[self.run_scope] = super().execute(context)["stopped"]
+        return stopped
+
+
+def gangs(dag_id: str, *, num_gangs: int, retries: int = 2, **gang_arguments: Any) -> None:
+    """Make a DAG of that many gangs, ``gang-01`` and so on, each with a machine of one slot."""
+    scopes = [f"gang-{number:02d}" for number in range(1, num_gangs + 1)]
+    machine = {"num_nodes": 1, "slots_per_node": 1}
+    defaults = {"retries": retries, "retry_delay": datetime.timedelta(seconds=1)}
+    with DAG(dag_id, schedule=None, params={"hold": "/"}, default_args=defaults):
+        opened = OpenAll(task_id="open", scopes=scopes, spec=SPEC, allow_inline=True).as_setup()
+        trained = [
+            RunGangOperator(
+                task_id=scope,
+                run_scope=scope,
+                engine_options={**machine, "root": f"{ENGINES}/{scope}"},
+                **{"poll_interval_s": 1.0, **gang_arguments},
+            )
+            for scope in scopes
+        ]
+        released = ReleaseAll(task_id="release", scopes=scopes, engine_options={**machine, "root": ENGINES})
+        opened >> trained >> released.as_teardown(setups=opened, on_failure_fail_dagrun=True)
+
+
+gangs("gangs", num_gangs=20)
+gangs("gangs_on_a_short_lease", num_gangs=20, lease_s=40.0)
+gangs("gangs_in_a_pool", num_gangs=1, lease_s=10.0, pool="gangs")
