@@ -18,6 +18,8 @@ from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProg
 
 MAX_BACKOFF_S = 60.0
 READS_PER_HANG_LIMIT = 5
+LOOKS_PER_LEASE = 4
+"""Looks are never further apart than this share of a lease: its renewal, at half of it, hangs on them."""
 
 _AWAY_POLLS = 3
 """Poll intervals between two looks after which nothing is concluded from how much time has passed."""
@@ -146,7 +148,7 @@ def _blind(watch: WatchState, key: AttemptKey, seen: Observation) -> PollVerdict
         return HandOver(event=ev.LookFailed(at_s=seen.at_s, key=key, num_errors=watch.num_look_errors, reason=reason))
     # float ** int overflows only beyond 2**1023; the exponent stays below max_look_errors
     after_s = max(watch.poll_interval_s, min(MAX_BACKOFF_S, watch.poll_interval_s * 2.0**watch.num_look_errors))
-    return _until_deadline(watch, seen.at_s, after_s)
+    return _until_next(watch, seen.at_s, after_s)
 
 
 def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchState:
@@ -233,14 +235,17 @@ def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus, 
         return HandOver(
             event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)
         )
-    return _until_deadline(watch, at_s, watch.poll_interval_s)
+    return _until_next(watch, at_s, watch.poll_interval_s)
 
 
 def _too_late(watch: WatchState, at_s: float) -> ev.DeadlineReached:
     return ev.DeadlineReached(at_s=at_s, last_step=watch.last_step, cause=watch.deadline_cause)
 
 
-def _until_deadline(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:
+def _until_next(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:
+    """Look again after ``after_s``, or as much sooner as the lease or the deadline wants it."""
+    if watch.lease_s is not None:
+        after_s = min(after_s, watch.lease_s / LOOKS_PER_LEASE)
     if watch.deadline_s is None:
         return KeepWatching(after_s=after_s)
     return KeepWatching(after_s=max(0.0, min(after_s, watch.deadline_s - at_s)))

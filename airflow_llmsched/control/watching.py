@@ -99,7 +99,7 @@ def see(channel: RunChannel | None, watch: WatchState, told: Told | None, clock:
     lease_until_s = None
     try:
         if isinstance(told, Unseen):
-            lease_until_s = _renew(channel, watch, clock)
+            lease_until_s = _renew(channel, watch, clock, needed=True)  # the next answer may take as long as it likes
             return Observation(at_s=clock.now_s(), error=told.reason, lease_until_s=lease_until_s)
         if not told.phase.ended:
             lease_until_s = _renew(channel, watch, clock)
@@ -116,13 +116,13 @@ def see(channel: RunChannel | None, watch: WatchState, told: Told | None, clock:
     )
 
 
-def _renew(channel: RunChannel, watch: WatchState, clock: Clock) -> float | None:
-    """Return until when the lease was renewed, or None when it had no need of it."""
+def _renew(channel: RunChannel, watch: WatchState, clock: Clock, *, needed: bool = False) -> float | None:
+    """Return until when the lease was renewed, or None when it had no need of it. ``needed``: it always has."""
     if watch.lease_s is None:
         return None
     now_s = clock.now_s()
     # More than the whole is left when the clock was set back: until when the agents think is then unknown.
-    if watch.lease_until_s is not None:
+    if watch.lease_until_s is not None and not needed:
         left_ratio = (watch.lease_until_s - now_s) / watch.lease_s
         if RENEWED_BELOW_RATIO <= left_ratio <= 1.0:
             return None
@@ -141,12 +141,17 @@ def conclude(
     the end of its lease.
     """
     watch, verdict = observe(watch, see(channel, watch, told, clock))
-    if isinstance(verdict, HandOver) and watch.lease_s is not None and channel is not None:
-        if isinstance(verdict.event, ev.GangEnded | ev.FaultDetected):
-            return watch, verdict
-        with contextlib.suppress(TransientError), _EXTEND:  # the lease as it stands is the best that can be had
-            channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
+    if isinstance(verdict, HandOver) and not isinstance(verdict.event, ev.GangEnded | ev.FaultDetected):
+        extend(channel, watch, clock)
     return watch, verdict
+
+
+def extend(channel: RunChannel | None, watch: WatchState, clock: Clock) -> None:
+    """Let agents keep their ranks for as long as a hand-over may take. Silent when it cannot be written."""
+    if watch.lease_s is None or channel is None:
+        return
+    with contextlib.suppress(TransientError), _EXTEND:  # the lease as it stands is the best that can be had
+        channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
 
 
 def look(engine: Engine, channel: RunChannel | None, watch: WatchState, clock: Clock) -> Observation:

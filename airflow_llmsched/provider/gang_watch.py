@@ -51,6 +51,12 @@ def subscription(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> tuple
     return connection, codec.from_plain(WatchState, watch)
 
 
+def extend_lease(watch: Mapping[str, Any]) -> None:
+    """Give a gang whose watch broke the time that a hand-over may take. Blocks; raises for what is no watch."""
+    state = codec.from_plain(WatchState, watch)
+    watching.extend(open_channel(state.channel_root) if state.channel_root else None, state, SystemClock())
+
+
 def cancel(purpose: str, settings: Mapping[str, Any]) -> None:
     """End the generation's gang because a person ended its task. A newer try's or generation's gang is left alone."""
     CANCEL[purpose](codec.from_plain(GangSettings, settings))

@@ -13,8 +13,10 @@ from airflow_llmsched.control import history
 from airflow_llmsched.control.events import AnyEvent
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunState, fold
+from airflow_llmsched.control.records import read_all
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.telemetry.channel import DirectoryChannel
 from airflow_llmsched.testing.airflow_client import RUN_ENDED
 from airflow_llmsched.testing.airflow_stack import AirflowStack
 from tests.support.waiting import wait_until
@@ -53,6 +55,7 @@ class Gang:
         self.journal = Journal(open_store(str(runs.state_root)), key)
         self._channels = runs.state_root / "runs" / key / "channel"
         self._hold = runs.hold / task_id
+        self._machine = runs.state_root / "engines" / runs.run_id / task_id
 
     def events(self) -> tuple[AnyEvent, ...]:
         return self.journal.read()
@@ -70,12 +73,29 @@ class Gang:
         """Whether its ranks stand still at the chosen step, as they say themselves."""
         return any(f'"step":{HOLD_AT}' in path.read_text().replace(" ", "") for path in self._channels.glob("*/up/*"))
 
+    def trained(self) -> list[int]:
+        """Return every step that its agents reported, over all attempts."""
+        roots = [each.channel_root for each in history.attempts(self.events())]
+        return [step.step for root in roots for report in read_all(DirectoryChannel(root)) for step in report.steps]
+
     def leases_s(self) -> list[float]:
         """Return until when each attempt's lease runs, as its channel has it."""
-        return [float(json.loads(path.read_text())["until_s"]) for path in sorted(self._channels.glob("*/down/lease.json"))]
+        return [
+            float(json.loads(path.read_text())["until_s"]) for path in sorted(self._channels.glob("*/down/lease.json"))
+        ]
 
     def let_go(self) -> None:
         self._hold.touch()
+
+    def blind(self) -> None:
+        """Have the engine look in vain: it cannot read what was submitted. The agents have read it."""
+        for path in self._machine.glob("gangs/*/request.json"):
+            path.rename(path.with_suffix(".away"))
+            path.write_text("{")
+
+    def unblind(self) -> None:
+        for path in self._machine.glob("gangs/*/request.away"):
+            path.replace(path.with_suffix(".json"))
 
 
 class GangRuns:
@@ -129,6 +149,12 @@ class GangRuns:
     def holders(self) -> set[str | None]:
         """Return which triggerers have the gangs' triggers in hand; None among them for a gang that none has."""
         return {self.stack.triggerer_of(self.dag_id, self.run_id, task_id) for task_id in self.gangs}
+
+    def let_be(self) -> set[str]:
+        """Return the tasks whose triggerer was told to end their trigger, and left the gang to others."""
+        logs = (self.stack.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}").glob("*/*.trigger.*.log")
+        told = [path for path in logs if "the gang goes on" in path.read_text()]
+        return {path.parent.name.removeprefix("task_id=") for path in told}
 
     def let_go(self) -> None:
         for gang in self.gangs.values():

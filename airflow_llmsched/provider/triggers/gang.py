@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -66,6 +67,8 @@ class GangTrigger(BaseTrigger):
             event = await shared_poller(connection).watch(watch)
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
+            with contextlib.suppress(Exception):  # whatever broke the watch may break this
+                await run_blocking(f"{self._back_end}-extend", self._extend)
             event = broken(error)
         await settle(since_s=started_s, settle_s=self.settle_s)
         yield TriggerEvent(event)
@@ -95,12 +98,17 @@ class GangTrigger(BaseTrigger):
     def _back_end(self) -> str:
         return str(self.settings.get("engine"))
 
-    # Both run on a thread: what they import takes longer than the event loop may stand still.
+    # These run on a thread: what they import takes longer than the event loop may stand still.
     def _subscription(self) -> tuple[Callable[[Connection], SharedPoller], Connection, WatchState]:
         from airflow_llmsched.provider.gang_watch import subscription
         from airflow_llmsched.provider.poller import shared_poller
 
         return shared_poller, *subscription(self.settings, self.watch)
+
+    def _extend(self) -> None:
+        from airflow_llmsched.provider.gang_watch import extend_lease
+
+        extend_lease(self.watch)
 
     def _kill(self) -> None:
         from airflow_llmsched.provider.gang_watch import cancel

@@ -33,7 +33,8 @@ capacity: {{min_ranks: 1, max_ranks: 1}}
 checkpoint: {{interval_steps: 5, format: dcp}}
 launcher:
   kind: plain
-  command: [{sys.executable}, {TRAINER}, --steps, "12", --step-s=0.02, --hold-at=7, "--hold={{{{ params.hold }}}}/@GANG@"]
+  command:
+    [{sys.executable}, {TRAINER}, --steps=12, --step-s=0.02, --hold-at=7, "--hold={{{{ params.hold }}}}/@GANG@"]
   start_limit: 120s
   grace: 2s
 retries: {{code: 0}}
@@ -49,9 +50,10 @@ class OpenAll(OpenRunOperator, StageDatasetOperator):
 
     def execute(self, context: Any) -> dict[str, str]:
         keys, spec = {}, str(self.spec)
-        for self.run_scope in self.scopes:
-            self.spec = spec.replace("@GANG@", self.run_scope)
-            keys[self.run_scope] = OpenRunOperator.execute(self, context)["run_key"]
+        for scope in self.scopes:
+            self.run_scope = scope
+            self.spec = spec.replace("@GANG@", scope)
+            keys[scope] = OpenRunOperator.execute(self, context)["run_key"]
             StageDatasetOperator.execute(self, context)
         return keys
 
@@ -65,9 +67,10 @@ class ReleaseAll(ReleaseOperator):
 
     def execute(self, context: Any) -> dict[str, list[str]]:
         root, stopped = self.engine_options["root"], {}
-        for self.run_scope in self.scopes:
-            self.engine_options = {**self.engine_options, "root": f"{root}/{self.run_scope}"}
-            stopped[self.run_scope] = super().execute(context)["stopped"]
+        for scope in self.scopes:
+            self.run_scope = scope
+            self.engine_options = {**self.engine_options, "root": f"{root}/{scope}"}
+            stopped[scope] = super().execute(context)["stopped"]
         return stopped
 
 
@@ -93,4 +96,4 @@ def gangs(dag_id: str, *, num_gangs: int, retries: int = 2, **gang_arguments: An
 
 gangs("gangs", num_gangs=20)
 gangs("gangs_on_a_short_lease", num_gangs=20, lease_s=40.0)
-gangs("gangs_in_a_pool", num_gangs=1, lease_s=10.0, pool="gangs")
+gangs("gangs_in_a_pool", num_gangs=1, lease_s=40.0, pool="gangs", poll_interval_s=0.5, max_look_errors=1)

@@ -143,6 +143,24 @@ def test_lease_is_renewed_though_nobody_can_ask_the_engine() -> None:
     assert house.hub.line(state.channel_root).lease_until_s == house.clock.now_s() + 30.0
 
 
+@pytest.mark.parametrize("poll_interval_s", [5.0, 15.0, 45.0])
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_lease_outlasts_every_pause_between_two_looks(poll_interval_s: float, is_blind: bool) -> None:
+    house = SimHouse(training=SimTraining(num_steps=1000))
+    state = watched(house, lease_s=30.0, poll_interval_s=poll_interval_s, max_look_errors=20)
+    channel = house.hub.open(state.channel_root)
+    line = house.hub.line(state.channel_root)
+    if is_blind:
+        house.engine.blind(for_s=600.0)
+    for _ in range(12):
+        state, verdict = step(house.engine, channel, state, house.clock)
+        assert isinstance(verdict, KeepWatching)
+        house.clock.sleep(verdict.after_s)
+        assert line.lease_until_s is not None
+        assert line.lease_until_s - house.clock.now_s() >= 7.0
+    assert len(house.live()) == 1
+
+
 def test_batched_and_blocking_looks_conclude_the_same() -> None:
     house = SimHouse()
     state = watched(house)

@@ -18,6 +18,7 @@ from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.poller import Connection
 from airflow_llmsched.provider.triggers import gang as module
 from airflow_llmsched.provider.triggers.gang import GangTrigger, broken
+from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.pipeline import first_event, python_sleeping, stored, through_json, watched
 from tests.support.waiting import wait_until
 
@@ -69,6 +70,20 @@ def test_an_unforeseen_error_is_handed_over_and_never_raised(slow, where, name):
         payload = asyncio.run(first_event(trigger))
     assert payload["broken"] == "ZeroDivisionError: unforeseen"
     assert payload["yielded_at_s"] > 0
+
+
+def test_a_gang_whose_watch_broke_keeps_its_lease_while_the_task_waits_for_a_worker(slow):
+    trigger = slow.defer("run_gang", lease_s=30.0).trigger
+
+    def fail(*_arguments):
+        raise ZeroDivisionError("unforeseen")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "poll", fail)
+        payload = asyncio.run(first_event(trigger))
+    assert "broken" in payload
+    lease = DirectoryChannel(trigger.watch["channel_root"]).lease_until_s()
+    assert lease == pytest.approx(payload["yielded_at_s"] + 30.0 + trigger.watch["handoff_limit_s"], abs=20.0)
 
 
 @pytest.mark.parametrize("arguments", [{"settings": {}, "watch": {}}, {"settings": {"engine": "gone"}, "watch": {}}])
