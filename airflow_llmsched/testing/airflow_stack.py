@@ -7,11 +7,13 @@ in which nothing of the user's Airflow shows. What ends it is in ``testing.keepe
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -31,6 +33,11 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USERNAME = "admin"
 MARKER = "LLMSCHED_STACK"
 """Environment variable that every process of a stack carries, gangs that its tasks launched included."""
+
+_LOCK_LIMIT_S = 60
+"""How long a component waits for another to be done writing: a scheduler that waited in vain ends. SQLite: 5 s."""
+
+_PROBE_LIMIT_S = 5.0
 
 _HEALTH_KEY = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 _LOG_TAIL_LINES = 40
@@ -158,8 +165,16 @@ class AirflowStack:
         return pid
 
     def pause(self, name: str) -> None:
-        """Freeze one of ``components`` with every process of its session, as SIGSTOP or a stalled machine would."""
-        pause([self.component_pid(name)])
+        """Freeze one of ``components`` with every process of its session, as SIGSTOP or a stalled machine would.
+
+        Not in the middle of a transaction: with SQLite, unlike a database server, nobody else could write then.
+        """
+        leader = self.component_pid(name)
+        pause([leader])
+        while not self._can_write():
+            os.kill(leader, signal.SIGCONT)
+            time.sleep(_POLL_S / 10)
+            pause([leader])
 
     def resume(self, name: str) -> None:
         """Let what ``pause`` froze go on."""
@@ -278,6 +293,15 @@ class AirflowStack:
                 )
             time.sleep(_POLL_S)
 
+    def _can_write(self) -> bool:
+        with contextlib.closing(sqlite3.connect(_database_path(self.home), timeout=_PROBE_LIMIT_S)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            database.rollback()
+        return True
+
     def _unready(self) -> list[str]:
         try:
             health = self.client.health()
@@ -366,7 +390,7 @@ def settings(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, str]:
         ("dag_processor", "min_file_process_interval"): 10,
         ("dag_processor", "parsing_processes"): 1,
         ("dag_processor", "refresh_interval"): 10,
-        ("database", "sql_alchemy_conn"): f"sqlite:///{home}/airflow.db",
+        ("database", "sql_alchemy_conn"): f"sqlite:///{_database_path(home)}?timeout={_LOCK_LIMIT_S}",
         ("llmsched", "min_deferral"): 3,  # with what follows from [workers] min_heartbeat_interval
         ("logging", "base_log_folder"): home / "logs",
         ("logging", "colored_console_log"): False,
@@ -404,6 +428,10 @@ def _has_open(pid: int, suffix: str) -> bool:
 
 def _state_path(home: Path) -> Path:
     return home / "stack" / "state.json"
+
+
+def _database_path(home: Path) -> Path:
+    return home / "airflow.db"
 
 
 def _passwords_path(home: Path) -> Path:

@@ -101,7 +101,7 @@ class Gang:
 class GangRuns:
     """One DAG run of the ``gangs`` family."""
 
-    def __init__(self, stack: AirflowStack, hold: Path, *, dag_id: str, run_id: str) -> None:
+    def __init__(self, stack: AirflowStack, hold: Path, *, dag_id: str, run_id: str, start: bool = True) -> None:
         self.client = stack.client
         self.stack = stack
         self.dag_id = dag_id
@@ -110,8 +110,21 @@ class GangRuns:
         self.hold.mkdir(parents=True)
         self.state_root = stack.home / "llmsched"
         self._gangs: dict[str, Gang] = {}
-        wait_until(lambda: self.client.dag(dag_id), limit_s=120)
-        self.client.trigger(dag_id, run_id=run_id, conf={"hold": str(self.hold)})
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Trigger the DAG run."""
+        wait_until(lambda: self.client.dag(self.dag_id), limit_s=120)
+        self.client.trigger(self.dag_id, run_id=self.run_id, conf={"hold": str(self.hold)})
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gangs have keys by now."""
+        return bool(self._gangs) or self.client.xcom(self.dag_id, self.run_id, "open") is not None
+
+    def has_ended(self) -> bool:
+        return self.client.dag_run(self.dag_id, self.run_id)["state"] in RUN_ENDED
 
     @property
     def gangs(self) -> dict[str, Gang]:
@@ -159,6 +172,10 @@ class GangRuns:
     def let_go(self) -> None:
         for gang in self.gangs.values():
             gang.let_go()
+
+    def let_go_early(self, task_id: str) -> None:
+        """Let a gang that is not opened yet train through without a stop."""
+        (self.hold / task_id).touch()
 
     def wait_for_end(self) -> str:
         state: str = self.client.wait(self.dag_id, self.run_id, limit_s=LIMIT_S)["state"]

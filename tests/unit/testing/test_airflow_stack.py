@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_llmsched.errors import LaunchError, LlmschedError
@@ -47,7 +48,7 @@ def test_settings_keep_the_instance_private(home):
     assert values["AIRFLOW__API__HOST"] == "127.0.0.1"
     assert values["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
     assert values["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
-    assert values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{home}/airflow.db"
+    assert values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{home}/airflow.db?timeout=60"
 
 
 def test_every_start_has_secrets_of_its_own(home):
@@ -88,6 +89,30 @@ def test_further_triggerers_have_names_log_ports_and_settings_of_their_own(home)
 def test_settings_for_a_component_that_there_is_none_of_are_refused(home):
     with pytest.raises(LlmschedError, match=r"no component triggerer-2.*num_triggerers"):
         AirflowStack(home, home, component_environment={"triggerer-2": {}})
+
+
+def test_a_component_is_not_frozen_while_it_holds_the_databases_lock(home, monkeypatch):
+    monkeypatch.setattr(airflow_stack, "_PROBE_LIMIT_S", 0.05)
+    home.mkdir()
+    writer = (
+        "import sqlite3, sys, time; database = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "database.execute('CREATE TABLE t (x)')\n"
+        "while True:\n"
+        "    database.execute('BEGIN IMMEDIATE'); print('in', flush=True); time.sleep(0.3)\n"
+        "    database.execute('ROLLBACK'); time.sleep(0.2)\n"
+    )
+    argv = [sys.executable, "-c", writer, str(home / "airflow.db")]
+    component = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    _write_state(home, ProcessId.of(os.getpid()), {"triggerer": ProcessId.of(component.pid)})
+    try:
+        assert component.stdout.readline() == "in\n"
+        stack = AirflowStack(home, home)
+        stack.pause("triggerer")
+        assert stack._can_write()
+        assert psutil.Process(component.pid).status() == psutil.STATUS_STOPPED
+    finally:
+        component.kill()
+        component.wait()
 
 
 def test_free_ports_differ():
