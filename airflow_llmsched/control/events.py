@@ -22,12 +22,16 @@ from airflow_llmsched.domain.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A generation began. ``asked_generation`` is the caller's own count: a clear advances it, a retry does not."""
+    """A generation began. ``asked_generation`` is the caller's own count: a clear advances it, a retry does not.
+
+    ``since_s`` is when the worker set out to begin it, here and in the next two: of two owners the later one is right.
+    """
 
     at_s: float
     generation: int
     asked_generation: int
     owner: str = ""
+    since_s: float | None = None
     kind: Literal["opened"] = "opened"
 
 
@@ -37,6 +41,7 @@ class Resumed:
 
     at_s: float
     owner: str = ""
+    since_s: float | None = None
     kind: Literal["resumed"] = "resumed"
 
 
@@ -46,6 +51,7 @@ class Reopened:
 
     at_s: float
     owner: str = ""
+    since_s: float | None = None
     kind: Literal["reopened"] = "reopened"
 
 

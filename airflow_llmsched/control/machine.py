@@ -65,6 +65,7 @@ _TERMINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
 class RunState:
     """All that decisions need.
 
+    ``owner_since_s`` is when the owner set out to act for the run, None for one that did not say.
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
     ``checkpoint`` the one that the next or current launch resumes from. ``gang_ended`` once the engine has said so.
     ``unlaunched`` is the attempt, of whatever generation, that was intended and whose gang nobody has seen yet.
@@ -77,6 +78,7 @@ class RunState:
     generation: int = 0
     asked_generation: int = 0
     owner: str = ""
+    owner_since_s: float | None = None
     attempt: int = 0
     plan: Plan | None = None
     keep_plan: bool = False
@@ -148,6 +150,7 @@ def _opened(state: RunState, event: ev.Opened) -> RunState:
         generation=event.generation,
         asked_generation=event.asked_generation,
         owner=event.owner,
+        owner_since_s=event.since_s,
         unlaunched=state.unlaunched,
         unfenced=state.unfenced,
         story=state.story,
@@ -155,7 +158,7 @@ def _opened(state: RunState, event: ev.Opened) -> RunState:
 
 
 def _resumed(state: RunState, event: ev.Resumed) -> RunState:
-    return replace(state, owner=event.owner)
+    return replace(state, owner=event.owner, owner_since_s=event.since_s)
 
 
 def _reopened(state: RunState, event: ev.Reopened) -> RunState:
@@ -163,6 +166,7 @@ def _reopened(state: RunState, event: ev.Reopened) -> RunState:
         state,
         phase=RunPhase.CLOSING,
         owner=event.owner,
+        owner_since_s=event.since_s,
         history=FailureHistory(),
         excluded=(),
         fault=None,

@@ -16,6 +16,7 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import history, snapshots
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
 from airflow_llmsched.control.effects import Effects
+from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSummary
 from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands
 from airflow_llmsched.control.planning import Planner
@@ -114,8 +115,11 @@ class RunDriver:
 
         A generation that succeeded is not trained again. One that failed is tried again with whole budgets. A larger
         ``context.generation``, or a cancelled one, starts a new generation, which first stops what is left of the old.
+        A cancel that a worker recorded and did not live to finish is finished first. A worker that stood still while a
+        later one began is superseded.
         """
-        self._attempt(self._begin)
+        since_s = self._clock.now_s()
+        self._attempt(lambda session: self._begin(session, since_s))
         return self._attempt(self._drive)
 
     def handle(
@@ -198,18 +202,21 @@ class RunDriver:
             f"run {self._journal.run_key}: {MAX_RACES} appends in a row came second; try again later"
         )
 
-    def _begin(self, session: _Session) -> None:
-        state, now_s, owner = session.state, self._clock.now_s(), self._context.owner
-        asked = self._context.generation
-        if asked < state.asked_generation:
+    def _begin(self, session: _Session, since_s: float) -> None:
+        asked, owner = self._context.generation, self._context.owner
+        if asked < session.state.asked_generation or self._stood_still(session.state, since_s):
             return
+        self._finish_cancel(session)
+        state, now_s = session.state, self._clock.now_s()
         if state.phase in (RunPhase.NEW, RunPhase.CANCELLED) or asked > state.asked_generation:
             generation = max(asked, state.generation + 1)
-            session.record(ev.Opened(at_s=now_s, generation=generation, asked_generation=asked, owner=owner))
+            session.record(
+                ev.Opened(at_s=now_s, generation=generation, asked_generation=asked, owner=owner, since_s=since_s)
+            )
         elif state.phase is RunPhase.FAILED:
-            session.record(ev.Reopened(at_s=now_s, owner=owner))
+            session.record(ev.Reopened(at_s=now_s, owner=owner, since_s=since_s))
         elif not state.phase.terminal:
-            session.record(ev.Resumed(at_s=now_s, owner=owner))
+            session.record(ev.Resumed(at_s=now_s, owner=owner, since_s=since_s))
             session.flush()
             self._effects.stop_live(through=state.key, keep=state.key if state.phase in _OWNS_GANG else None)
         session.flush()
@@ -323,6 +330,11 @@ class RunDriver:
         context = self._context
         taken = bool(context.owner and state.owner and context.owner != state.owner) and not state.phase.terminal
         return taken or context.generation < state.asked_generation
+
+    def _stood_still(self, state: RunState, since_s: float) -> bool:
+        """Whether another worker set out after this one, by more than clocks may differ, and has begun before it."""
+        later_s = state.owner_since_s
+        return state.owner != self._context.owner and later_s is not None and later_s > since_s + CLOCK_SKEW_S
 
     def _watch_state(self, session: _Session) -> WatchState:
         state = session.state

@@ -102,17 +102,8 @@ class SimEngine:
         self._look()
         if request.engine != self.name:
             raise SpecError(path="request.engine", value=request.engine, hint=f"must be {self.name!r}")
-        if key.name in self._gangs:
-            return self._gangs[key.name].handle
-        if key in self._abandoned:
-            raise AbandonedError(f"attempt {key.name} was given up before it was submitted: nothing is started")
-        spec = codec.from_plain(GangSpec, request.body["gang"])
-        self._require_free(spec)
-        handle = self._handle(key)
-        gang = SimGang(self._world, spec, handle)
         with _SUBMIT:
-            self._gangs[key.name] = gang
-            self._begin(gang)
+            handle = self._start(codec.from_plain(GangSpec, request.body["gang"]), key)
         if self._lose_answers:
             self._lose_answers -= 1
             raise CouldNotLookError(f"the answer to the submission of {key.name} was lost")
@@ -254,6 +245,17 @@ class SimEngine:
 
     def _handle(self, key: AttemptKey) -> GangHandle:
         return GangHandle(engine=self.name, key=key, native_id=key.name)
+
+    def _start(self, spec: GangSpec, key: AttemptKey) -> GangHandle:
+        if key.name in self._gangs:
+            return self._gangs[key.name].handle
+        if key in self._abandoned:
+            raise AbandonedError(f"attempt {key.name} was given up before it was submitted: nothing is started")
+        self._require_free(spec)
+        gang = SimGang(self._world, spec, self._handle(key))
+        self._gangs[key.name] = gang
+        self._begin(gang)
+        return gang.handle
 
     def _begin(self, gang: SimGang) -> None:
         spec = gang.spec

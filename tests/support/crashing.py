@@ -1,78 +1,86 @@
-"""Workers that die at a chosen effect: before or after each write to the journal and each call that changes a gang."""
+"""Shots at effect points: which passage of which one, and what it does to whoever passes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from airflow_llmsched.domain.gang import GangHandle, LaunchRequest
-from airflow_llmsched.domain.identity import AttemptKey
-from airflow_llmsched.ports import ObjectInfo
-from airflow_llmsched.sim.engine import SimEngine
+from airflow_llmsched.effect_points import Listener, Side, listen
 
 
 class WorkerDied(BaseException):
     """SIGKILL, as seen from inside: nothing may catch it."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Shot:
+    """One passage of one point: ``occurrence`` counts from 1, on the given side, in one process."""
+
+    point: str
+    side: Side
+    occurrence: int
+
+    def __str__(self) -> str:
+        return f"{self.point}:{self.side}:{self.occurrence}"
+
+
+class Gun:
+    """A listener that calls ``fire`` once, at its shot. ``fired`` says whether it came to that."""
+
+    def __init__(self, shot: Shot, fire: Callable[[], None]) -> None:
+        self._shot = shot
+        self._fire = fire
+        self._count = 0
+        self.fired = False
+
+    def __call__(self, point: str, side: Side) -> None:
+        if self.fired or (point, side) != (self._shot.point, self._shot.side):
+            return
+        self._count += 1
+        if self._count == self._shot.occurrence:
+            self.fired = True
+            self._fire()
+
+
+class Recorder:
+    """A listener that notes every passage. ``where`` is called at each, and noted beside it."""
+
+    def __init__(self, where: Callable[[], str] = lambda: "") -> None:
+        self._where = where
+        self._counts: Counter[tuple[str, Side]] = Counter()
+        self.passed: list[tuple[Shot, str]] = []
+
+    def __call__(self, point: str, side: Side) -> None:
+        self._counts[point, side] += 1
+        self.passed.append((Shot(point, side, self._counts[point, side]), self._where()))
+
+    def first_and_last(self) -> list[tuple[Shot, str]]:
+        """Return the first and the last passage of each point and side."""
+        return [
+            (shot, where) for shot, where in self.passed if shot.occurrence in (1, self._counts[shot.point, shot.side])
+        ]
+
+
 class CrashPoints:
-    """Counts effect points as they are passed, and kills the worker at the ``fatal`` ones (counted from 1)."""
+    """A listener that counts all passages, and has the worker die at the ``fatal`` ones (counted from 1)."""
 
     def __init__(self, *fatal: int) -> None:
         self.fatal = set(fatal)
         self.passed: list[str] = []
 
-    def at(self, name: str) -> None:
-        """Pass one effect point."""
-        self.passed.append(name)
+    def __call__(self, point: str, side: Side) -> None:
+        self.passed.append(f"{side} {point}")
         if len(self.passed) in self.fatal:
-            raise WorkerDied(name)
+            raise WorkerDied(self.passed[-1])
 
 
-class CrashingStore:
-    """An object store around another, with an effect point on each side of each ``create``."""
-
-    def __init__(self, inner: Any, points: CrashPoints) -> None:
-        self._inner = inner
-        self._points = points
-        self.uri = inner.uri
-
-    def get(self, key: str) -> bytes:
-        data: bytes = self._inner.get(key)
-        return data
-
-    def put(self, key: str, data: bytes) -> None:
-        self._inner.put(key, data)
-
-    def create(self, key: str, data: bytes) -> None:
-        self._points.at(f"before writing {key}")
-        self._inner.create(key, data)
-        self._points.at(f"after writing {key}")
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        found: Iterator[ObjectInfo] = self._inner.list(prefix)
-        return found
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        names: Iterator[str] = self._inner.folders(prefix)
-        return names
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-
-class CrashingEngine(SimEngine):
-    """A simulated engine with an effect point on each side of submitting and stopping."""
-
-    points: CrashPoints
-
-    def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
-        self.points.at(f"before submitting {key.name}")
-        handle = super().submit(request, key=key)
-        self.points.at(f"after submitting {key.name}")
-        return handle
-
-    def stop(self, handle: GangHandle, *, grace_s: float) -> None:
-        self.points.at(f"before stopping {handle.key.name}")
-        super().stop(handle, grace_s=grace_s)
-        self.points.at(f"after stopping {handle.key.name}")
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have ``listener`` told of every effect inside of the block."""
+    listen(listener)
+    try:
+        yield
+    finally:
+        listen(None)

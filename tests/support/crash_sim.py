@@ -1,0 +1,425 @@
+"""The crash harness on the simulated engine: a run under a virtual clock, shot once, and what is done afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from airflow_llmsched import codec
+from airflow_llmsched.control import journal as journals
+from airflow_llmsched.control import snapshots
+from airflow_llmsched.control.closing import open_closing_driver
+from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
+from airflow_llmsched.control.events import AnyEvent
+from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.poller import KeepWatching, WatchState
+from airflow_llmsched.control.reaper import Reap
+from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.watching import step
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.plan import PlanSearch
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import TransientError
+from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining
+from tests.support.crash_combos import Combination, Findings
+from tests.support.crashing import Gun, Recorder, Shot, WorkerDied, listening
+from tests.support.reaping import ReapedHouse
+from tests.support.sim_house import ROOT, RUN, plan_of, tree_of
+
+NUM_STEPS = 40
+WORKER, TRIGGERER = "worker", "triggerer"
+LEASE_S, LONG_LEASE_S = 120.0, 36_000.0
+LONG_S = 2 * 86_400.0
+_LOOK_S = 5.0
+
+
+class StoodStillError(BaseException):
+    """This worker or triggerer stood still so long that another took over: Airflow runs no more of it."""
+
+
+class CrashHouse(ReapedHouse):
+    """A house with capacity to spare, so that a second gang would find room, and processes that Airflow moves about."""
+
+    def __init__(self, *, lease_s: float) -> None:
+        super().__init__(
+            lease_s=lease_s,
+            tree=tree_of(num_nodes=6),
+            training=SimTraining(num_steps=NUM_STEPS, checkpoint_interval_steps=5),
+        )
+        self.trouble: Callable[[], None] = lambda: None
+        self.deferred: WatchState | None = None
+        self.where = WORKER
+        self.taken_over = False
+        self.max_ranks = 0
+
+    def driver(self, **changes: object) -> RunDriver:
+        """Return a new worker's driver, which plans for two of the nodes that are free."""
+        return RunDriver(
+            context=replace(self.context, **changes),  # type: ignore[arg-type]
+            journal=Journal(self.store, RUN),
+            engine=self.engine,
+            planner=_two_nodes,
+            checkpoints=self.checkpoints,
+            open_channel=self.hub.open,
+            clock=self.clock,
+        )
+
+    def work(self, **changes: object) -> Outcome:
+        """Be a task's try, from start to end: worker and triggerer in turn."""
+        return self.go_on(self.driver(**changes).start(), **changes)
+
+    def go_on(self, outcome: Outcome, **changes: object) -> Outcome:
+        """Watch and act until the run is over."""
+        while isinstance(outcome, Watch):
+            self._stay()
+            self.deferred = codec.from_json(WatchState, codec.to_json(outcome.state))
+            event = self.trigger(self.deferred)
+            yielded_at_s = self.clock.now_s()
+            self.clock.sleep(0.5)
+            self.deferred = None
+            outcome = self.driver(**changes).handle(event, yielded_at_s=yielded_at_s)  # type: ignore[arg-type]
+        self.live()
+        return outcome
+
+    def trigger(self, watch: WatchState) -> AnyEvent:
+        """Be a triggerer that watches until there is something to hand over."""
+        self.where = TRIGGERER
+        channel = self.hub.open(watch.channel_root) if watch.handle else None
+        while True:
+            self.trouble()
+            self.live()
+            watch, verdict = step(self.engine, channel, watch, self.clock)
+            self._stay()
+            if not isinstance(verdict, KeepWatching):
+                self.where = WORKER
+                return verdict.event
+            self.clock.sleep(verdict.after_s)
+
+    def wait(self, duration_s: float) -> None:
+        """Let time pass, looking at what lives all the while."""
+        for _ in range(int(min(duration_s, 1200.0) / _LOOK_S)):
+            self.clock.sleep(_LOOK_S)
+            self.live()
+        self.clock.sleep(max(0.0, duration_s - 1200.0))
+        self.live()
+
+    def num_alive(self) -> int:
+        """Return how many ranks of the run exist, whatever anyone knows about them."""
+        return sum(self.engine.num_live_ranks(handle) for handle in self.engine.find(RUN))
+
+    def release(self) -> tuple[str, ...]:
+        """Be the teardown task."""
+        return open_closing_driver(self.store, RUN, engine=self.engine, clock=self.clock).release()
+
+    def _stay(self) -> None:
+        if self.taken_over and threading.current_thread() is not threading.main_thread():
+            raise StoodStillError
+
+
+def _two_nodes(_workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
+    free = [node.id for node in tree.nodes if node.usable_slots == node.num_slots and node.id not in excluded]
+    if len(free) < 2:
+        return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
+    return PlanSearch(plans=(plan_of((free[0], 2), (free[1], 2)),), num_candidates=1)
+
+
+_AFTER_A_TRY = ("retried", "cleared", "failed", "success", "moved", "left", "hung", "thawed", "thawed_late")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What befalls a run (``befall``), what is done unharmed (``before``), and then what is shot (``act``)."""
+
+    befall: Callable[[CrashHouse], None] = lambda _house: None
+    before: Callable[[CrashHouse], None] = lambda _house: None
+    act: Callable[[CrashHouse], object] = lambda house: house.work(owner="try-1")
+    ends: tuple[type, ...] = (Succeeded,)
+    follow_ups: tuple[str, ...] = (*_AFTER_A_TRY, "late")
+
+
+def _faults(house: CrashHouse) -> None:
+    """A rank fails, and before that a node is taken."""
+    house.engine.faults = [RankFails(at_step=22, rank=1)]
+    house.trouble = house.when_step(12, lambda: house.engine.preempt(NodeId("n1"), grace_s=5.0))
+
+
+def _cut_off(house: CrashHouse) -> None:
+    """A node cannot be seen any more, while its ranks go on."""
+    house.trouble = house.when_step(12, lambda: house.engine.partition(NodeId("n1")))
+
+
+def _deadline(house: CrashHouse) -> None:
+    house.context = replace(house.context, deadline_s=house.clock.now_s() + 30.0)
+
+
+def _long(house: CrashHouse) -> None:
+    """So many records before this try that the journal makes snapshots and bundles while it runs."""
+    house.engine.faults = [RankFails(at_step=22, rank=1)]
+
+
+def _to_step_12(house: CrashHouse) -> None:
+    """Bring a healthy run to the middle of its training."""
+    outcome = house.driver(owner="try-1").start()
+    assert isinstance(outcome, Watch)
+    house.deferred = outcome.state
+    while 12 not in house.steps_of(outcome.state.channel_root):
+        house.clock.sleep(1.0)
+
+
+def _reap(house: CrashHouse) -> list[str]:
+    reaper = house.reaper()
+    return [name for found in reaper.look() if isinstance(found.verdict, Reap) for name in reaper.reap(found).stopped]
+
+
+def _to_the_reaper(house: CrashHouse) -> None:
+    """Leave a run's gang behind with hung agents, for days."""
+    _to_step_12(house)
+    _hang(house)
+
+
+def _hang(house: CrashHouse) -> None:
+    """Have agents and ranks of whatever lives stand still for days."""
+    for handle in house.live():
+        house.engine.freeze_agents(handle)
+    others = house.engine.faults
+    house.engine.faults = [Hangs(at_step=step) for step in range(1, NUM_STEPS + 1)]
+    house.wait(LONG_S)
+    house.engine.faults = others
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "faults": Scenario(befall=_faults),
+    # With a lease of hours a node that cannot be seen is not known to be free for hours: nobody comes late to that.
+    "cut_off": Scenario(befall=_cut_off, follow_ups=_AFTER_A_TRY),
+    "deadline": Scenario(befall=_deadline, ends=(Failed, Succeeded)),
+    "long": Scenario(befall=_long),
+    "killed": Scenario(
+        before=_to_step_12,
+        act=lambda house: house.driver(owner="try-1").cancel("marked failed"),
+        follow_ups=_AFTER_A_TRY,
+    ),
+    "released": Scenario(before=_to_step_12, act=CrashHouse.release, follow_ups=("failed", "cleared", "left", "hung")),
+    "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_late")),
+}
+
+
+def combinations() -> Iterator[Combination]:
+    """Yield every combination: each scenario is run unharmed to see which points it passes, and who passes them."""
+    for name, scenario in SCENARIOS.items():
+        for follow_ups, lease_s in _leases(scenario.follow_ups):
+            for shot, where in _passages(name, scenario, lease_s):
+                for follow_up in follow_ups:
+                    if follow_up != "moved" or where == TRIGGERER:
+                        yield Combination("sim", name, shot, follow_up)
+
+
+def _leases(follow_ups: tuple[str, ...]) -> list[tuple[tuple[str, ...], float]]:
+    """Return follow-ups by the lease that they need: whoever is to end well without a worker needs a long one."""
+    late = tuple(each for each in follow_ups if each == "late")
+    return [(tuple(each for each in follow_ups if each != "late"), LEASE_S), (late, LONG_LEASE_S)]
+
+
+def _passages(name: str, scenario: Scenario, lease_s: float) -> list[tuple[Shot, str]]:
+    house = _house(scenario, lease_s=lease_s)
+    recorder = Recorder(lambda: house.where)
+    scenario.before(house)
+    with _bundles_of(4 if name == "long" else None), listening(recorder):
+        scenario.act(house)
+    return recorder.first_and_last()
+
+
+def run(combination: Combination) -> Findings:
+    """Shoot, follow up, and check. Raises ``AssertionError`` when anything is not as it must be."""
+    scenario = SCENARIOS[combination.scenario]
+    house = _house(scenario, lease_s=LONG_LEASE_S if combination.follow_up == "late" else LEASE_S)
+    scenario.before(house)
+    with _bundles_of(4 if combination.scenario == "long" else None):
+        if combination.follow_up in ("thawed", "thawed_late"):
+            _freeze(house, scenario, combination, generation=int(combination.follow_up == "thawed_late"))
+        else:
+            _shoot(house, scenario, combination)
+            _FOLLOW_UPS[combination.follow_up](house, scenario)
+        house.wait(300.0)  # ranks that nobody can see have ended by then
+        return _check(house, combination)
+
+
+def _house(scenario: Scenario, *, lease_s: float) -> CrashHouse:
+    house = CrashHouse(lease_s=lease_s)
+    scenario.befall(house)
+    return house
+
+
+@contextmanager
+def _bundles_of(size: int | None) -> Iterator[None]:
+    """Have journals bundle and snapshot early, as if a run had lasted for months."""
+    if size is None:
+        yield
+        return
+    kept = journals.BUNDLE_SIZE, snapshots.SNAPSHOT_EVERY
+    journals.BUNDLE_SIZE, snapshots.SNAPSHOT_EVERY = size, size - 1
+    try:
+        yield
+    finally:
+        journals.BUNDLE_SIZE, snapshots.SNAPSHOT_EVERY = kept
+
+
+def _shoot(house: CrashHouse, scenario: Scenario, combination: Combination) -> None:
+    def die() -> None:
+        raise WorkerDied(str(combination.shot))
+
+    with listening(Gun(combination.shot, die)), pytest.raises(WorkerDied):
+        scenario.act(house)
+    house.live()
+
+
+def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, generation: int) -> None:
+    """Stop the process at the shot; let Airflow run another in its place; then let the first go on, in the middle."""
+    stands, thaw = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        stands.set()
+        assert thaw.wait(60.0)
+
+    trouble: list[BaseException] = []
+
+    def be_the_first() -> None:
+        try:
+            scenario.act(house)
+        except (StoodStillError, TransientError):
+            pass  # Airflow runs no more of it
+        except BaseException as error:  # noqa: BLE001  (raised below, in the thread that is looked at)
+            trouble.append(error)
+        finally:
+            stands.set()
+
+    gun = Gun(combination.shot, stand_still)
+    first = threading.Thread(target=be_the_first)
+    with listening(gun):
+        first.start()
+        assert stands.wait(60.0)
+        try:
+            assert gun.fired
+            house.taken_over = True
+            house.wait(40.0)
+            by_triggerer = house.where == TRIGGERER and house.deferred is not None and generation == 0
+            outcome: Outcome = (
+                Watch(state=house.deferred)  # type: ignore[arg-type]
+                if by_triggerer
+                else house.driver(owner="try-2", generation=generation).start()
+            )
+            house.wait(10.0)
+        finally:
+            thaw.set()
+            first.join(60.0)
+    assert trouble == []
+    house.live()
+    owner = "try-1" if by_triggerer else "try-2"
+    assert isinstance(house.go_on(outcome, owner=owner, generation=generation), scenario.ends)
+
+
+def _retried(house: CrashHouse, scenario: Scenario) -> None:
+    house.wait(30.0)
+    _try(house, scenario, generation=0)
+
+
+def _cleared(house: CrashHouse, scenario: Scenario) -> None:
+    house.wait(30.0)
+    _try(house, scenario, generation=1)
+
+
+def _late(house: CrashHouse, scenario: Scenario) -> None:
+    """The next try comes when the gang has long ended: what it did is not done again."""
+    house.wait(3600.0)
+    gangs = house.engine.find(RUN)
+    done = any(status.phase is GangPhase.SUCCEEDED for status in house.engine.poll(gangs).values())
+    _try(house, scenario, generation=0)
+    if done:
+        assert house.engine.find(RUN) == gangs, "what had succeeded was trained again"
+
+
+def _try(house: CrashHouse, scenario: Scenario, *, generation: int) -> None:
+    outcome = house.work(owner="try-2", generation=generation)
+    assert isinstance(outcome, scenario.ends), outcome
+
+
+def _failed(house: CrashHouse, _scenario: Scenario) -> None:
+    house.wait(30.0)
+    house.release()
+    assert house.live() == ()
+    assert house.release() == ()
+    state = house.driver().state()
+    assert state.released or state.phase is RunPhase.NEW
+
+
+def _success(house: CrashHouse, scenario: Scenario) -> None:
+    """Marked as a success: the teardown comes at once."""
+    house.wait(_LOOK_S)
+    _failed(house, scenario)
+
+
+def _moved(house: CrashHouse, scenario: Scenario) -> None:
+    """Another triggerer goes on, with the state in which the task was deferred."""
+    assert house.deferred is not None
+    house.wait(40.0)
+    assert isinstance(house.go_on(Watch(state=house.deferred), owner="try-1"), scenario.ends)
+
+
+def _left(house: CrashHouse, _scenario: Scenario) -> None:
+    house.wait(LONG_S)
+    assert house.live() == ()
+    assert _reap(house) == []
+
+
+def _hung(house: CrashHouse, _scenario: Scenario) -> None:
+    """Left, and its agents hang: only the reaper can end it."""
+    _hang(house)
+    still = house.live()
+    assert set(_reap(house)) == {handle.key.name for handle in still}
+
+
+_FOLLOW_UPS: dict[str, Callable[[CrashHouse, Scenario], None]] = {
+    "retried": _retried,
+    "cleared": _cleared,
+    "failed": _failed,
+    "success": _success,
+    "moved": _moved,
+    "left": _left,
+    "hung": _hung,
+    "late": _late,
+}
+
+
+def _check(house: CrashHouse, combination: Combination) -> Findings:
+    handles = house.engine.find(RUN)
+    findings = Findings(
+        engine="sim",
+        follow_up=combination.follow_up,
+        max_alive=max(house.max_live, 2 * len(house.engine.overlaps)),
+        alive_after=house.num_alive(),
+        steps_beyond=max((_steps_beyond(house, handle) for handle in handles), default=0),
+    )
+    assert house.engine.overlaps == []
+    assert (findings.max_alive <= 1, findings.alive_after, findings.steps_beyond) == (True, 0, 0), findings
+    assert len({handle.key for handle in handles}) == len(handles)
+    journal = Journal(house.store, RUN)
+    assert snapshots.rebuild(journal).state == fold(RUN, journal.read())
+    return findings
+
+
+def _steps_beyond(house: CrashHouse, handle: GangHandle) -> int:
+    """Return how many steps a gang did again although a complete checkpoint had them when the gang started."""
+    steps = house.steps_of(f"{house.context.run_dir}/channel/{handle.key.name}")
+    started_at_s = house.engine.poll([handle])[handle].started_at_s
+    if not steps or started_at_s is None:
+        return 0
+    complete = [
+        ref.step for ref in house.checkpoints.scan(ROOT) if ref.saved_at_s is not None and ref.saved_at_s < started_at_s
+    ]
+    return max(0, max(complete, default=0) + 1 - steps[0])
