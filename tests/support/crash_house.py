@@ -1,0 +1,306 @@
+"""One run on the local engine as the processes of the crash harness share it: a folder, and all else made from it.
+
+A worker, a triggerer, a teardown and a reaper are each a process of their own (``Cast.start``), forked from a server
+that has imported everything, so that one costs milliseconds. What it hands on it leaves in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched import codec
+from airflow_llmsched.checkpoints.dcp import DcpFormat
+from airflow_llmsched.control import runs
+from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.control.closing import open_closing_driver
+from airflow_llmsched.control.context import Outcome, RunContext, Watch
+from airflow_llmsched.control.deployment import deployment_id
+from airflow_llmsched.control.events import Handover
+from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.poller import KeepWatching, WatchState
+from airflow_llmsched.control.reaper import AirflowWord, Reap, ReaperLimits
+from airflow_llmsched.control.reaping import Reaper
+from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.watching import step
+from airflow_llmsched.domain.gang import GangOrigin, Launcher
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.plan import PlanSearch
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.workload import RetrySpec, WorkloadSpec
+from airflow_llmsched.effect_points import Side, listen
+from airflow_llmsched.engines.local.engine import LocalEngine
+from airflow_llmsched.objects.local import LocalStore
+from airflow_llmsched.telemetry.channel import DirectoryChannel
+from tests.support import crash_rank
+from tests.support.crashing import Gun, Recorder, Shot
+from tests.support.sim_house import plan_of, workload_of
+
+RANK = str(Path(crash_rank.__file__))
+LIMIT_S = 90.0
+"""How long anything may take on a loaded machine."""
+
+REAPER_LIMITS = ReaperLimits(skew_s=0.0, silence_s=0.5, unleased_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all processes of one run agree on.
+
+    ``fails``: a rank of the first gang fails. ``ends_early``: the deadline strikes in the middle. ``holds``: at the
+    shot, ranks begin to stand still.
+    """
+
+    root: str
+    run_key: str
+    fails: bool = False
+    ends_early: bool = False
+    holds: bool = True
+    lease_s: float = 60.0
+
+
+class House:
+    """The run, seen by one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.root = Path(settings.root)
+        self.run_key = RunKey(settings.run_key)
+        self.store = LocalStore(str(self.root / "state"))
+        self.engine = LocalEngine(root=str(self.root / "engine"), num_nodes=4, slots_per_node=1)
+        self.clock = SystemClock()
+
+    def driver(self, *, owner: str, generation: int = 0) -> RunDriver:
+        workload = workload_of(retries=RetrySpec(max_code_failures=5))
+        origin = GangOrigin(deployment_id=deployment_id(self.store), run=self.run_key, dag_id="gone", run_id="manual")
+        deadline = self.root / "deadline"
+        context = RunContext(
+            run_key=self.run_key,
+            generation=generation,
+            workload=replace(workload, launcher=replace(workload.launcher, kind=Launcher.PLAIN, grace_s=0.5)),
+            run_dir=str(self.root / "run"),
+            checkpoint_root=str(self.root / "checkpoints"),
+            command=(sys.executable, "-S", "-E", RANK, str(self.root), "fails" if self.settings.fails else "works"),
+            num_steps=crash_rank.NUM_STEPS,
+            deadline_s=float(deadline.read_text()) if deadline.exists() else None,
+            owner=owner,
+            origin=origin,
+            dag_id="gone",
+            run_id="manual",
+            poll_interval_s=0.05,
+            flush_interval_s=0.05,
+            lease_s=self.settings.lease_s,
+            handoff_limit_s=5.0,
+        )
+        return RunDriver(
+            context=context,
+            journal=self.journal,
+            engine=self.engine,
+            planner=_two_nodes,
+            checkpoints=DcpFormat(),
+            open_channel=DirectoryChannel,
+            clock=self.clock,
+        )
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.store, self.run_key)
+
+    def start(self, owner: str, generation: int) -> Outcome:
+        """Be a worker until it defers or the run is over."""
+        outcome = self.driver(owner=owner, generation=generation).start()
+        if isinstance(outcome, Watch):
+            (self.root / "deferred.json").write_bytes(codec.to_json(outcome.state))
+        return outcome
+
+    def trigger(self, _owner: str, _generation: int) -> Handover:
+        """Be the triggerer of the task that was deferred, until it yields."""
+        return self._watch(codec.from_json(WatchState, (self.root / "deferred.json").read_bytes()))
+
+    def attempt(self, owner: str, generation: int) -> Outcome:
+        """Be a whole try of the task that watches by itself."""
+        return self._follow(self.driver(owner=owner, generation=generation).start(), owner, generation)
+
+    def go_on(self, owner: str, generation: int) -> Outcome:
+        """Be another triggerer, and then what follows, until the run is over."""
+        state = codec.from_json(WatchState, (self.root / "deferred.json").read_bytes())
+        return self._follow(Watch(state=state), owner, generation)
+
+    def _follow(self, outcome: Outcome, owner: str, generation: int) -> Outcome:
+        while isinstance(outcome, Watch):
+            event = self._watch(outcome.state)
+            driver = self.driver(owner=owner, generation=generation)
+            outcome = driver.handle(event, yielded_at_s=self.clock.now_s())
+        return outcome
+
+    def _watch(self, state: WatchState) -> Handover:
+        channel = DirectoryChannel(state.channel_root) if state.handle else None
+        while True:
+            state = self._at_the_deadline(state)
+            state, verdict = step(self.engine, channel, state, self.clock)
+            if not isinstance(verdict, KeepWatching):
+                return verdict.event
+            time.sleep(verdict.after_s)
+
+    def cancel(self, owner: str, generation: int) -> bool:
+        """Be a worker that is told to end."""
+        return self.driver(owner=owner, generation=generation).cancel("marked failed")
+
+    def release(self, _owner: str, _generation: int) -> tuple[str, ...]:
+        """Be the teardown."""
+        return open_closing_driver(self.store, self.run_key, engine=self.engine, clock=self.clock).release()
+
+    def reap(self, _owner: str, _generation: int) -> list[str]:
+        """Be the reaper, until nothing is left that it would reap."""
+        reaper = Reaper(
+            store=self.store,
+            deployment_id=deployment_id(self.store),
+            engine=self.engine,
+            open_witness=DirectoryChannel,
+            ask=lambda _dag_id, _run_id: AirflowWord.UNKNOWN,
+            clock=self.clock,
+            limits=REAPER_LIMITS,
+        )
+        reaped: list[str] = []
+        give_up_at_s = time.monotonic() + LIMIT_S
+        while found := reaper.look():
+            assert time.monotonic() < give_up_at_s, [each.verdict for each in found]
+            for each in found:
+                if isinstance(each.verdict, Reap):
+                    reaped += reaper.reap(each).stopped
+            time.sleep(0.05)
+        return reaped
+
+    def evidence(self) -> list[dict[str, Any]]:
+        """Return what ranks wrote, in the order in which it happened."""
+        path = self.root / "evidence.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def reached(self, number: int) -> bool:
+        """Whether a rank 0 has done this step."""
+        return any(each["what"] == "step" and each["step"] >= number for each in self.evidence())
+
+    def _at_the_deadline(self, state: WatchState) -> WatchState:
+        """Have the deadline strike once the run is in the middle of its training, however long that took."""
+        path = self.root / "deadline"
+        if not self.settings.ends_early or not self.reached(crash_rank.HOLDS_FROM_STEP):
+            return state
+        if not path.exists():
+            path.write_text(str(self.clock.now_s()))
+        return replace(state, deadline_s=float(path.read_text()))
+
+
+def _two_nodes(_workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
+    free = [node.id for node in tree.nodes if node.usable_slots and node.id not in excluded]
+    if len(free) < 2:
+        return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
+    return PlanSearch(plans=(plan_of((free[0], 1), (free[1], 1)),), num_candidates=1)
+
+
+ROLES: dict[str, Callable[[House, str, int], object]] = {
+    "attempt": House.attempt,
+    "start": House.start,
+    "trigger": House.trigger,
+    "go_on": House.go_on,
+    "cancel": House.cancel,
+    "release": House.release,
+    "reap": House.reap,
+}
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a process is to do, and what befalls it: at its ``shot`` it sends itself the ``signal``."""
+
+    settings: Settings
+    role: str
+    owner: str
+    generation: int
+    files: str
+    shot: Shot | None = None
+    signal: int = signal.SIGKILL
+    records: bool = False
+
+
+class Actor:
+    """A process that plays one role of a run."""
+
+    def __init__(self, house: House, role: str, *, owner: str = "try-1", generation: int = 0) -> None:
+        files = str(house.root / f"{role}-{time.monotonic_ns()}")
+        self._part = _Part(settings=house.settings, role=role, owner=owner, generation=generation, files=files)
+        self.process: Any = None
+
+    def start(self, *, shot: Shot | None = None, number: int = signal.SIGKILL, records: bool = False) -> Actor:
+        """Set out. At its ``shot`` it sends itself signal ``number``; ``records``: it notes what it passes."""
+        part = replace(self._part, shot=shot, signal=int(number), records=records)
+        self.process = _SERVER.Process(target=_play, args=(part,))
+        self.process.start()
+        return self
+
+    def end(self) -> int:
+        """Wait for the end and return the exit code, negative for a signal."""
+        self.process.join(LIMIT_S)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise AssertionError(f"{self._part.files} did not end within {LIMIT_S} s\n{self.log()}")
+        code: int = self.process.exitcode
+        return code
+
+    def result(self) -> Any:
+        """Wait for an orderly end and return what it came to, as plain values."""
+        assert self.end() == 0, self.log()
+        return json.loads(self._path("result").read_text())
+
+    def passages(self) -> list[Shot]:
+        """Return the first and the last passage of each point."""
+        self.result()
+        plain = json.loads(self._path("passages").read_text())
+        return [Shot(point, Side(side), occurrence) for point, side, occurrence in plain]
+
+    def log(self) -> str:
+        """Return what it printed."""
+        path = self._path("log")
+        return path.read_text() if path.exists() else ""
+
+    def _path(self, ending: str) -> Path:
+        return Path(f"{self._part.files}.{ending}")
+
+
+def _play(part: _Part) -> None:
+    """Be the process: all of it happens here, after the fork."""
+    log = os.open(f"{part.files}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    runs.CLOCK_SKEW_S = 0.0  # one machine has one clock
+    recorder = Recorder()
+
+    def shoot() -> None:
+        if part.settings.holds:
+            (Path(part.settings.root) / "hold").touch()
+        os.kill(os.getpid(), part.signal)
+
+    if part.shot is not None:
+        listen(Gun(part.shot, shoot))
+    elif part.records:
+        listen(recorder)
+    try:
+        result = ROLES[part.role](House(part.settings), part.owner, part.generation)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    listen(None)
+    passages = [(each.point, each.side, each.occurrence) for each, _ in recorder.first_and_last()]
+    Path(f"{part.files}.passages").write_text(json.dumps(passages))
+    Path(f"{part.files}.result").write_text(json.dumps(codec.to_plain(result)))

@@ -1,0 +1,328 @@
+"""The crash harness on the local engine: real processes, really shot, and what lives of the run looked at in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_llmsched.control import snapshots
+from airflow_llmsched.control.machine import RunPhase, fold
+from tests.support.crash_combos import Combination, Findings
+from tests.support.crash_house import LIMIT_S, RANK, Actor, House, Settings
+from tests.support.crash_rank import HOLDS_FROM_STEP, NUM_STEPS
+from tests.support.crash_watch import Observer, processes
+from tests.support.crashing import Shot
+from tests.support.waiting import wait_until
+
+_LEASE_S, _SHORT_LEASE_S = 60.0, 4.0
+_QUIET_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A run's ``settings``, what is done unharmed (``before``), and the role of the process that is shot."""
+
+    role: str
+    follow_ups: tuple[str, ...]
+    before: Callable[[House], None] = lambda _house: None
+    fails: bool = False
+    ends_early: bool = False
+    ends: tuple[str, ...] = ("succeeded",)
+
+
+def _to_the_middle(house: House) -> None:
+    """Bring a healthy run to the middle of its training, deferred, and have it stand there."""
+    (house.root / "hold").touch()
+    Actor(house, "start").start().result()
+    wait_until(lambda: house.reached(HOLDS_FROM_STEP), LIMIT_S)
+
+
+def _deferred(house: House) -> None:
+    Actor(house, "start").start().result()
+
+
+def _to_the_reaper(house: House) -> None:
+    """Leave behind a gang whose agents hang."""
+    _to_the_middle(house)
+    _hang(house)
+
+
+_WORKER = ("retried", "cleared", "failed", "success", "left", "hung", "late", "thawed")
+_TRIGGERER = ("moved", "cleared", "failed", "success", "left", "hung", "thawed")
+_EARLY = ("succeeded", "failed")
+
+SCENARIOS: dict[str, Scenario] = {
+    "faults": Scenario(role="attempt", follow_ups=_WORKER, fails=True),
+    "deadline": Scenario(role="attempt", follow_ups=_WORKER, ends_early=True, ends=_EARLY),
+    "triggerer": Scenario(role="trigger", follow_ups=_TRIGGERER, before=_deferred),
+    "triggerer_at_deadline": Scenario(
+        role="trigger",
+        follow_ups=_TRIGGERER,
+        before=_deferred,
+        ends_early=True,
+        ends=_EARLY,
+    ),
+    "killed": Scenario(
+        role="cancel", follow_ups=("retried", "cleared", "failed", "success", "left", "hung"), before=_to_the_middle
+    ),
+    "released": Scenario(role="release", follow_ups=("failed", "cleared", "left", "hung"), before=_to_the_middle),
+    "reaped": Scenario(role="reap", follow_ups=("hung", "cleared", "failed"), before=_to_the_reaper),
+}
+
+
+_UNDER_A_LOCK = "local.submit."
+"""Whoever stands still there holds a lock of the engine, for which others wait until it is thawed or killed."""
+
+
+def combinations() -> Iterator[Combination]:
+    """Yield every combination: each scenario is run once, unharmed, to see which points its process passes."""
+    for name, shots in _recorded().items():
+        for point, side, occurrence in shots:
+            for follow_up in SCENARIOS[name].follow_ups:
+                if follow_up != "thawed" or not point.startswith(_UNDER_A_LOCK):
+                    yield Combination("local", name, Shot(point, side, occurrence), follow_up)
+
+
+def _recorded() -> dict[str, list[Any]]:
+    """Return the passages of each scenario; those who test at once in several processes share one recording."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if session is None:
+        return _record()
+    path = Path(tempfile.gettempdir()) / f"llmsched-crash-{os.getuid()}-{session}.json"
+    with path.with_suffix(".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            path.write_text(json.dumps(_record()))
+        return dict(json.loads(path.read_text()))
+
+
+def _record() -> dict[str, list[Any]]:
+    found = {}
+    for name, scenario in SCENARIOS.items():
+        with tempfile.TemporaryDirectory(prefix="llmsched-crash-", ignore_cleanup_errors=True) as root:
+            house = _house(root, scenario, "retried")
+            try:
+                scenario.before(house)
+                shots = Actor(house, scenario.role).start(records=True).passages()
+            finally:
+                _end(house)
+        found[name] = [(shot.point, shot.side, shot.occurrence) for shot in shots if _is_wanted(shot, name)]
+    return found
+
+
+def _is_wanted(shot: Shot, scenario: str) -> bool:
+    """Leave out what depends on time, as how often a watcher renews, and the store's own steps in all runs but one."""
+    if shot.point.startswith(("watch.", "channel.")):
+        return shot.occurrence == 1
+    return scenario == "faults" or not shot.point.startswith("objects.")
+
+
+def run(combination: Combination) -> Findings:
+    """Shoot, follow up, and check. Raises ``AssertionError`` when anything is not as it must be."""
+    scenario = SCENARIOS[combination.scenario]
+    with tempfile.TemporaryDirectory(prefix="llmsched-crash-", ignore_cleanup_errors=True) as root:
+        house = _house(root, scenario, combination.follow_up)
+        observer = Observer(house.run_key, RANK)
+        try:
+            with observer.watching():
+                scenario.before(house)
+                if combination.follow_up == "thawed":
+                    _freeze(house, scenario, combination)
+                else:
+                    victim = Actor(house, scenario.role).start(shot=combination.shot)
+                    assert victim.end() == -signal.SIGKILL, f"it was never there\n{victim.log()}"
+                    observer.look()
+                    _FOLLOW_UPS[combination.follow_up](house, scenario)
+                return _check(house, combination, observer)
+        finally:
+            _end(house)
+
+
+def _house(root: str, scenario: Scenario, follow_up: str) -> House:
+    settings = Settings(
+        root=root,
+        run_key=f"ls-{secrets.token_hex(10)}",
+        fails=scenario.fails,
+        ends_early=scenario.ends_early,
+        # Whoever comes late finds a gang that has run on to its end.
+        holds=follow_up != "late",
+        lease_s=_SHORT_LEASE_S if follow_up in ("left", "hung") else _LEASE_S,
+    )
+    return House(settings)
+
+
+def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
+    """Stop the process at the shot; have another take its place; then let the first go on, in the middle of that."""
+    first = Actor(house, scenario.role).start(shot=combination.shot, number=signal.SIGSTOP)
+    wait_until(lambda: _state(first.process.pid) in "TZ", LIMIT_S)
+    assert _state(first.process.pid) == "T", f"it was never there\n{first.log()}"
+    if scenario.role == "trigger":
+        second = Actor(house, "go_on").start()
+    else:
+        second = Actor(house, "attempt", owner="try-2").start()
+        wait_until(lambda: _has_begun(house, "try-2") or not second.process.is_alive(), LIMIT_S)
+    os.kill(first.process.pid, signal.SIGCONT)
+    (house.root / "hold").unlink(missing_ok=True)
+    first.end()  # Airflow runs no more of it: how it ends is nobody's business
+    assert second.result()["kind"] in scenario.ends
+
+
+def _retried(house: House, scenario: Scenario) -> None:
+    _try(house, scenario, generation=0)
+
+
+def _cleared(house: House, scenario: Scenario) -> None:
+    _try(house, scenario, generation=1)
+
+
+def _late(house: House, scenario: Scenario) -> None:
+    """The next try comes when the gang has ended by itself: what it did is not done again."""
+    quiet_since_s = time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal quiet_since_s
+        if any(each.runs_rank for each in processes(house.run_key, program=RANK)):
+            quiet_since_s = time.monotonic()
+        return time.monotonic() - quiet_since_s > _QUIET_S
+
+    wait_until(is_quiet, LIMIT_S)
+    starts = [each for each in house.evidence() if each["what"] == "start"]
+    ends = [each for each in house.evidence() if each["what"] == "done" and each["step"] == NUM_STEPS]
+    _try(house, scenario, generation=0)
+    if ends:
+        assert [each for each in house.evidence() if each["what"] == "start"] == starts, "it was trained again"
+
+
+def _try(house: House, scenario: Scenario, *, generation: int) -> None:
+    actor = Actor(house, "attempt", owner="try-2", generation=generation).start()
+    wait_until(lambda: _has_begun(house, "try-2") or not actor.process.is_alive(), LIMIT_S)
+    (house.root / "hold").unlink(missing_ok=True)
+    result = actor.result()
+    assert result["kind"] in scenario.ends, result
+
+
+def _moved(house: House, scenario: Scenario) -> None:
+    """Another triggerer goes on, with the state in which the task was deferred."""
+    actor = Actor(house, "go_on").start()
+    (house.root / "hold").unlink(missing_ok=True)
+    result = actor.result()
+    assert result["kind"] in scenario.ends, result
+
+
+def _failed(house: House, _scenario: Scenario) -> None:
+    """Marked as failed: the teardown comes."""
+    Actor(house, "release").start().result()
+    assert not any(each.runs_rank for each in processes(house.run_key, program=RANK))
+    assert Actor(house, "release").start().result() == []
+    state = snapshots.rebuild(house.journal).state
+    assert state.released or state.phase is RunPhase.NEW
+
+
+def _success(house: House, scenario: Scenario) -> None:
+    """Marked as a success: the teardown comes, while training goes on."""
+    (house.root / "hold").unlink(missing_ok=True)
+    _failed(house, scenario)
+
+
+def _left(house: House, _scenario: Scenario) -> None:
+    """Nobody comes back: the gang ends itself when its lease runs out."""
+    wait_until(lambda: not processes(house.run_key, program=RANK), LIMIT_S, poll_s=0.1)
+    assert Actor(house, "reap").start().result() == []
+
+
+def _hung(house: House, _scenario: Scenario) -> None:
+    """Nobody comes back, and the agents hang: only the reaper can end it."""
+    _hang(house)
+    Actor(house, "reap").start().result()
+    assert not any(each.runs_rank for each in processes(house.run_key, program=RANK))
+
+
+_FOLLOW_UPS: dict[str, Callable[[House, Scenario], None]] = {
+    "retried": _retried,
+    "cleared": _cleared,
+    "moved": _moved,
+    "failed": _failed,
+    "success": _success,
+    "left": _left,
+    "hung": _hung,
+    "late": _late,
+}
+
+
+def _has_begun(house: House, owner: str) -> bool:
+    return snapshots.rebuild(house.journal).state.owner == owner
+
+
+def _hang(house: House) -> None:
+    """Stop the supervisors in their tracks: they neither report nor mind their lease, and the ranks run on."""
+    for each in processes(house.run_key, program=RANK):
+        if each.is_supervisor:
+            _signal(each.pid, signal.SIGSTOP)
+
+
+def _end(house: House) -> None:
+    """Kill what is left of the run, whoever started it: the verdict has been given."""
+    num_empty = 0
+    while num_empty < 2:  # a process that is just becoming another program shows no environment
+        left = processes(house.run_key, program=RANK)
+        for each in left:
+            _signal(each.pid, signal.SIGKILL)
+        num_empty = 0 if left else num_empty + 1
+        time.sleep(0.02)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _state(pid: int) -> str:
+    """Return the kernel's letter for a process; Z for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def _check(house: House, combination: Combination, observer: Observer) -> Findings:
+    observer.look()
+    with contextlib.suppress(AssertionError):  # supervisors have a last word to write
+        wait_until(lambda: not processes(house.run_key, program=RANK), 20.0, poll_s=0.05)
+    evidence = house.evidence()
+    overlaps = [each for each in evidence if each["what"] == "overlap"]
+    findings = Findings(
+        engine="local",
+        follow_up=combination.follow_up,
+        max_alive=max(observer.max_gangs, 2 if overlaps else 0),
+        alive_after=len(processes(house.run_key, program=RANK)),
+        steps_beyond=_steps_beyond(evidence),
+    )
+    assert (findings.max_alive <= 1, findings.alive_after, findings.steps_beyond) == (True, 0, 0), (findings, evidence)
+    starts = [(each["attempt"], each["rank"]) for each in evidence if each["what"] == "start"]
+    assert len(set(starts)) == len(starts), f"launched twice under one key: {starts}"
+    journal = house.journal
+    assert snapshots.rebuild(journal).state == fold(house.run_key, journal.read())
+    return findings
+
+
+def _steps_beyond(evidence: list[dict[str, Any]]) -> int:
+    """Return how many steps were done again although a complete checkpoint had them when their gang started."""
+    saved = beyond = 0
+    begun: set[str] = set()
+    for each in evidence:
+        if each["what"] == "saved":
+            saved = max(saved, each["step"])
+        elif each["what"] == "start" and each["attempt"] not in begun:
+            begun.add(each["attempt"])
+            beyond = max(beyond, saved - each["resumed"])
+    return beyond
