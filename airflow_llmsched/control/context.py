@@ -20,6 +20,7 @@ class RunContext:
     """The caller's side of a run. ``generation`` is the caller's count, which a clear advances and a retry does not.
 
     ``owner`` names who acts (a task-instance id): ``cancel`` by any other than the last to ``start`` does nothing.
+    ``owner_since_s`` is when it set out (None: when it calls ``start``): of two that begin, the later one is right.
     ``origin`` is what its gangs say of themselves. ``command`` and ``environment`` are what every rank runs with;
     ``checkpoint_root`` is where the trainer saves.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
@@ -38,6 +39,7 @@ class RunContext:
     num_steps: int | None = None
     deadline_s: float | None = None
     owner: str = ""
+    owner_since_s: float | None = None
     origin: GangOrigin | None = None
     dag_id: str = ""
     run_id: str = ""

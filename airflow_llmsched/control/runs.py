@@ -118,7 +118,8 @@ class RunDriver:
         A cancel that a worker recorded and did not live to finish is finished first. A worker that stood still while a
         later one began is superseded.
         """
-        since_s = self._clock.now_s()
+        since_s = self._context.owner_since_s
+        since_s = self._clock.now_s() if since_s is None else since_s
         self._attempt(lambda session: self._begin(session, since_s))
         return self._attempt(self._drive)
 

@@ -29,7 +29,7 @@ class GangSettings:
     """How one task runs its gang; JSON-safe through ``codec``, so that a trigger can carry it.
 
     ``deadline_s`` is absolute (Unix seconds) and lies below every limit of Airflow's own. ``owner`` is the task
-    instance's id: only the try that started last may cancel.
+    instance's id: only the try that started last may cancel. ``owner_since_s`` is when that try started.
     """
 
     scope: RunScope
@@ -37,6 +37,7 @@ class GangSettings:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
     owner: str = ""
+    owner_since_s: float | None = None
     deadline_s: float | None = None
     poll_interval_s: float = 5.0
     lease_s: float | None = 120.0
@@ -88,6 +89,7 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         num_steps=spec.num_steps,
         deadline_s=settings.deadline_s,
         owner=settings.owner,
+        owner_since_s=settings.owner_since_s,
         origin=scope.origin,
         dag_id=scope.dag_id,
         run_id=scope.run_id,

@@ -9,7 +9,16 @@ import pytest
 from tests.support import crash_combos, crash_local
 from tests.support.crash_combos import Combination
 
-SMOKE = ("local:faults:local.submit.gang_dir:after:1:retried",)
+SMOKE = (
+    "local:faults:local.submit.gang_dir:after:1:retried",
+    "local:faults:local.submit.supervisor:after:1:cleared",
+    "local:faults:local.submit.go:before:1:failed",
+    "local:faults:run.submit:after:2:late",
+    "local:faults:journal.append:before:3:thawed",
+    "local:triggerer:watch.renew:before:1:moved",
+    "local:killed:local.stop.mark:after:1:retried",
+    "local:released:run.cancel_record:after:1:hung",
+)
 
 
 @pytest.mark.parametrize("combination", crash_combos.chosen("local", crash_local.combinations, smoke=SMOKE), ids=str)

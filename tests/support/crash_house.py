@@ -22,7 +22,7 @@ from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.dcp import DcpFormat
 from airflow_llmsched.control import runs
 from airflow_llmsched.control.clock import SystemClock
-from airflow_llmsched.control.closing import open_closing_driver
+from airflow_llmsched.control.closing import SPEC_FILE, open_closing_driver
 from airflow_llmsched.control.context import Outcome, RunContext, Watch
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.events import Handover
@@ -78,21 +78,23 @@ class House:
         self.store = LocalStore(str(self.root / "state"))
         self.engine = LocalEngine(root=str(self.root / "engine"), num_nodes=4, slots_per_node=1)
         self.clock = SystemClock()
+        self.began_at_s = self.clock.now_s()
 
     def driver(self, *, owner: str, generation: int = 0) -> RunDriver:
-        workload = workload_of(retries=RetrySpec(max_code_failures=5))
+        """Return the driver of a worker that Airflow started when this process began."""
         origin = GangOrigin(deployment_id=deployment_id(self.store), run=self.run_key, dag_id="gone", run_id="manual")
         deadline = self.root / "deadline"
         context = RunContext(
             run_key=self.run_key,
             generation=generation,
-            workload=replace(workload, launcher=replace(workload.launcher, kind=Launcher.PLAIN, grace_s=0.5)),
+            workload=self.workload,
             run_dir=str(self.root / "run"),
             checkpoint_root=str(self.root / "checkpoints"),
             command=(sys.executable, "-S", "-E", RANK, str(self.root), "fails" if self.settings.fails else "works"),
             num_steps=crash_rank.NUM_STEPS,
             deadline_s=float(deadline.read_text()) if deadline.exists() else None,
             owner=owner,
+            owner_since_s=self.began_at_s,
             origin=origin,
             dag_id="gone",
             run_id="manual",
@@ -110,6 +112,17 @@ class House:
             open_channel=DirectoryChannel,
             clock=self.clock,
         )
+
+    @property
+    def workload(self) -> WorkloadSpec:
+        """Return what the run's spec says, which its teardown reads too."""
+        spec = workload_of(retries=RetrySpec(max_code_failures=5))
+        return replace(spec, launcher=replace(spec.launcher, kind=Launcher.PLAIN, grace_s=0.5))
+
+    def open(self) -> House:
+        """Leave the spec where a teardown looks for it."""
+        self.store.put(f"runs/{self.run_key}/{SPEC_FILE}", codec.to_json(self.workload))
+        return self
 
     @property
     def journal(self) -> Journal:
@@ -145,7 +158,7 @@ class House:
     def _watch(self, state: WatchState) -> Handover:
         channel = DirectoryChannel(state.channel_root) if state.handle else None
         while True:
-            state = self._at_the_deadline(state)
+            state = self._in_the_middle(state)
             state, verdict = step(self.engine, channel, state, self.clock)
             if not isinstance(verdict, KeepWatching):
                 return verdict.event
@@ -189,10 +202,13 @@ class House:
         """Whether a rank 0 has done this step."""
         return any(each["what"] == "step" and each["step"] >= number for each in self.evidence())
 
-    def _at_the_deadline(self, state: WatchState) -> WatchState:
-        """Have the deadline strike once the run is in the middle of its training, however long that took."""
+    def _in_the_middle(self, state: WatchState) -> WatchState:
+        """Once this has been watched in the middle of training, let it go on, or have the deadline strike."""
         path = self.root / "deadline"
-        if not self.settings.ends_early or not self.reached(crash_rank.HOLDS_FROM_STEP):
+        if not state.has_spoken or not self.reached(crash_rank.HOLDS_FROM_STEP):
+            return state
+        if not self.settings.ends_early:
+            (self.root / "hold").unlink(missing_ok=True)
             return state
         if not path.exists():
             path.write_text(str(self.clock.now_s()))

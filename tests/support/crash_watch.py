@@ -24,7 +24,7 @@ class Seen:
 
 
 def processes(run_key: str, *, program: str) -> list[Seen]:
-    """Return every live process that carries the run's mark; a rank runs ``program``."""
+    """Return every live process that carries the mark of one of the run's gangs; a rank runs ``program``."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (every 0.1 s)
     return [seen for pid in pids if (seen := _look(pid, run_key, program)) is not None]
 
@@ -32,7 +32,8 @@ def processes(run_key: str, *, program: str) -> list[Seen]:
 def _look(pid: int, run_key: str, program: str) -> Seen | None:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if f"LLMSCHED_RUN_KEY={run_key}".encode() not in environ:
+        name = next((each.partition(b"=")[2] for each in environ if each.startswith(b"LLMSCHED_ATTEMPT_NAME=")), b"")
+        if not name.startswith(f"{run_key}-".encode()):
             return None
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
@@ -40,10 +41,9 @@ def _look(pid: int, run_key: str, program: str) -> Seen | None:
         return None  # gone, or another user's
     if state in "ZX":
         return None
-    attempt = next((each.partition(b"=")[2] for each in environ if each.startswith(b"LLMSCHED_ATTEMPT_NAME=")), b"")
     return Seen(
         pid=pid,
-        attempt=attempt.decode(),
+        attempt=name.decode(),
         runs_rank=program in command and "-m" not in command,
         is_supervisor=_SUPERVISOR in command,
     )

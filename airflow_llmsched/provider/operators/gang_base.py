@@ -215,6 +215,7 @@ class GangOperator(EngineOperator):
             engine_options=self.engine_options,
             generation=generation_of(context),
             owner=str(context["ti"].id),
+            owner_since_s=_started_s(context),
             deadline_s=self._deadline_s(context, scope),
             poll_interval_s=self.poll_interval_s,
             lease_s=self.lease_s,
@@ -231,5 +232,10 @@ class GangOperator(EngineOperator):
         if self.execution_timeout is None:
             return None
         timeout_s: float = self.execution_timeout.total_seconds()
-        started_s: float = context["ti"].start_date.timestamp()
-        return started_s + timeout_s - min(DEADLINE_MARGIN_S, 0.2 * timeout_s)
+        return _started_s(context) + timeout_s - min(DEADLINE_MARGIN_S, 0.2 * timeout_s)
+
+
+def _started_s(context: Context) -> float:
+    """Return when this try of the task started, in Unix seconds."""
+    started_s: float = context["ti"].start_date.timestamp()
+    return started_s

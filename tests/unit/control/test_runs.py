@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.context import Failed, Succeeded, Watch
+from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.journal import Journal, JournalRaceError, list_runs
+from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.runs import run_blocking
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FaultKind
@@ -19,6 +20,7 @@ from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining
+from tests.support.crashing import WorkerDied
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of, tree_of, workload_of
 
@@ -340,6 +342,79 @@ def test_late_worker_of_an_old_generation_touches_nothing() -> None:
     assert "superseded" in late.reason
     assert house.kinds() == before
     assert len(house.live()) == 1
+
+
+def test_try_that_stood_still_before_its_first_record_takes_nothing_from_a_later_one() -> None:
+    house = SimHouse()
+    frozen = house.driver(owner="try-1")
+    outcome: list[Outcome] = []
+
+    def stand_still(_key: str) -> None:
+        house.store.before_create = lambda _key: None
+        house.clock.sleep(120.0)
+        outcome.append(house.driver(owner="try-2").start())
+
+    house.store.before_create = stand_still
+    thawed = frozen.start()
+    assert isinstance(thawed, Failed)
+    assert "superseded" in thawed.reason
+    assert house.driver().state().owner == "try-2"
+    assert isinstance(house.finish(outcome[0], owner="try-2"), Succeeded)
+    assert house.kinds().count("launched") == 1
+
+
+def test_of_two_tries_that_set_out_at_once_the_last_to_begin_owns_the_run() -> None:
+    """Clocks may differ by seconds, so seconds do not say who is later."""
+    house = SimHouse()
+    first = house.driver(owner="try-1")
+
+    def be_overtaken(_key: str) -> None:
+        house.store.before_create = lambda _key: None
+        house.clock.sleep(5.0)
+        house.driver(owner="try-2").start()
+
+    house.store.before_create = be_overtaken
+    assert isinstance(first.start(), Watch)
+    assert house.driver().state().owner == "try-1"
+
+
+def test_try_that_stood_still_reopens_no_generation_that_has_failed_meanwhile() -> None:
+    house = SimHouse(workload=workload_of(retries=RetrySpec(max_code_failures=0)))
+    house.engine.faults = [RankFails(at_step=3)]
+    frozen = house.driver(owner="try-1")
+
+    def stand_still(_key: str) -> None:
+        house.store.before_create = lambda _key: None
+        house.clock.sleep(120.0)
+        assert isinstance(house.run(owner="try-2"), Failed)
+
+    house.store.before_create = stand_still
+    assert isinstance(frozen.start(), Failed)
+    assert house.kinds()[-1] == "run_failed"
+    assert house.live() == ()
+
+
+def test_cancel_that_a_worker_did_not_live_to_finish_is_finished_by_the_next_try_which_begins_anew() -> None:
+    """As after a cancel that was finished: a clear ends the generation, wherever the worker was killed meanwhile."""
+    house = SimHouse()
+    house.driver(owner="try-1").start()
+    house.clock.sleep(10.0)
+
+    def die(_key: str) -> None:
+        raise WorkerDied
+
+    house.store.after_create = die
+    with pytest.raises(WorkerDied):
+        house.driver(owner="try-1").cancel("cleared")
+    house.store.after_create = lambda _key: None
+    assert house.driver().state().phase is RunPhase.CANCELLING
+    (old,) = house.live()
+    outcome = house.driver(owner="try-2").start()
+    (new,) = house.live()
+    assert (old.key.generation, new.key.generation) == (1, 2)
+    assert isinstance(house.finish(outcome, owner="try-2"), Succeeded)
+    assert house.kinds().count("run_cancelled") == 1
+    assert house.max_live == 1
 
 
 def test_cancel_records_before_it_stops_and_ends_the_generation() -> None:
