@@ -179,7 +179,11 @@ class CheckpointFormat(Protocol):
     name: str
 
     def scan(self, root: str) -> Iterator[CheckpointRef]:
-        """Yield checkpoints below ``root``, highest step first, each complete or torn and why; none if it is absent."""
+        """Yield checkpoints below ``root``, highest step first, each complete or torn and why; none if it is absent.
+
+        They lie in ``root`` itself or in the folders of attempts below it (``SavedBy``). Of one step, finished names
+        come first, and of those the later attempt's.
+        """
 
     def verify(self, ref: CheckpointRef, *, depth: VerifyDepth) -> Verdict:
         """Check ``ref`` as deep as asked. Raises ``CouldNotLookError`` when storage cannot be read."""

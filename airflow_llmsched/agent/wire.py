@@ -5,6 +5,7 @@ Keys of a node report are those of ``domain.progress.NodeReport``, which control
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,19 @@ GRACE_S = "LLMSCHED_GRACE_S"
 ORDERS = "orders.json"
 LOGS = "logs"
 SPOOL_DIR = "spool"
+
+_ATTEMPT_FOLDER = re.compile(r"g([0-9]{1,9})-a([0-9]{1,9})")
+
+
+def attempt_folder(*, generation: int, attempt: int) -> str:
+    """Return the name of the folder, below a run's checkpoint root, that one attempt saves in: ``g0001-a0002``."""
+    return f"g{generation:04d}-a{attempt:04d}"
+
+
+def attempt_of_folder(name: str) -> tuple[int, int] | None:
+    """Return generation and attempt whose folder ``name`` is; None when it is no attempt's. Later is larger."""
+    found = _ATTEMPT_FOLDER.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def rank_spool_name(rank: int) -> str:

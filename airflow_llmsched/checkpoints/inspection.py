@@ -105,4 +105,5 @@ def _reference(found: StepDirectory, format_name: str, take_stock: TakeStock) ->
         torn_reason=torn_reason,
         world_size=inventory.world_size if inventory else None,
         saved_at_s=inventory.saved_at_s if inventory else None,
+        saved_by=found.saved_by,
     )

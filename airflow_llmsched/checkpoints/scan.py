@@ -8,10 +8,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_llmsched.agent.seal import Seal, SealError, read_seal
+from airflow_llmsched.domain.checkpoint import SavedBy
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 
 # Marks that savers put on a directory they have not finished: Hugging Face and DeepSpeed, Orbax, NeMo, rsync and ours.
@@ -25,11 +26,15 @@ _RANK_MARKER = re.compile(r"\.?_?rank[-_]?(?P<rank>[0-9]{1,6})[-_.](?:done|compl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDirectory:
-    """A name below the root that stands for a step. ``torn_reason`` is set when the name alone says it is torn."""
+    """A name that stands for a step. ``torn_reason`` is set when the name alone says it is torn.
+
+    ``saved_by`` is the attempt in whose folder it lies, None in the root itself.
+    """
 
     step: int
     path: Path
     torn_reason: str | None = None
+    saved_by: SavedBy | None = None
 
 
 class Torn(Exception):  # noqa: N818  # a verdict on the way up, not an error of the program
@@ -37,14 +42,14 @@ class Torn(Exception):  # noqa: N818  # a verdict on the way up, not an error of
 
 
 def step_directories(root: str, name_pattern: re.Pattern[str]) -> list[StepDirectory]:
-    """Return what below ``root`` is named as a step (group 1 of ``name_pattern``), highest number first.
+    """Return what ``name_pattern`` matches in ``root`` and its attempts' folders (group 1 is the step), newest first.
 
-    Numbers are compared as numbers: step_10000 is newer than step_9000. Of one step, a finished name comes first. An
-    absent root has none.
+    Numbers are compared as numbers: step_10000 is newer than step_9000. Of one step, finished names come first, and of
+    those the later attempt's. An absent root has none.
 
     Raises:
         SpecError: the root is a URI, not a folder.
-        CouldNotLookError: the root is there but cannot be listed.
+        CouldNotLookError: the root, or an attempt's folder, is there but cannot be listed.
     """
     if "://" in root:
         raise SpecError(path="checkpoint root", value=root, hint="must be a folder: mount the bucket, or copy it first")
@@ -57,12 +62,13 @@ def step_directories(root: str, name_pattern: re.Pattern[str]) -> list[StepDirec
         return []
     except OSError as error:
         raise could_not_look(root, error) from error
-    found = [_step_directory(Path(root) / name, names, name_pattern) for name in names]
-    return sorted(
-        (one for one in found if one is not None),
-        key=lambda one: (one.step, one.torn_reason is None, one.path.name),
-        reverse=True,
-    )
+    found = _steps_among(Path(root), names, name_pattern, saved_by=None)
+    for name in names:
+        saved_by = SavedBy.of_folder(name)
+        if saved_by is not None:
+            inner = Path(root) / name
+            found += _steps_among(inner, _names_in(inner), name_pattern, saved_by=saved_by)
+    return sorted(found, key=_newest_last, reverse=True)
 
 
 def file_sizes(directory: Path) -> dict[str, int]:
@@ -161,6 +167,33 @@ def require_files(directory: Path, needed: Mapping[str, int], *, sizes: bool) ->
             raise Torn(f"{name} has {size} bytes, at least {least} are needed: it was cut short")
         found[name] = size
     return found
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Return what lies in an attempt's folder; nothing when it was deleted meanwhile, or is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except FileNotFoundError as error:
+        if folder.is_symlink():  # a mount that is not there
+            raise could_not_look(folder, error) from error
+        return set()
+    except NotADirectoryError:
+        return set()
+    except OSError as error:
+        raise could_not_look(folder, error) from error
+
+
+def _steps_among(
+    folder: Path, names: set[str], name_pattern: re.Pattern[str], *, saved_by: SavedBy | None
+) -> list[StepDirectory]:
+    found = (_step_directory(folder / name, names, name_pattern) for name in names)
+    return [replace(one, saved_by=saved_by) for one in found if one is not None]
+
+
+def _newest_last(one: StepDirectory) -> tuple[int, bool, bool, tuple[int, int], str]:
+    by = (one.saved_by.generation, one.saved_by.attempt) if one.saved_by else (0, 0)
+    return one.step, one.torn_reason is None, one.saved_by is not None, by, one.path.name
 
 
 def _step_directory(path: Path, names: set[str], name_pattern: re.Pattern[str]) -> StepDirectory | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.health import Fault
@@ -47,10 +48,11 @@ class WaitForCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseCheckpoint:
-    """Find the newest sound checkpoint that ``plan`` can resume from. ``newest`` is known to have existed."""
+    """Find the newest sound checkpoint of ``line`` that ``plan`` can resume from. ``newest`` was its best."""
 
     plan: Plan
     newest: CheckpointRef | None
+    line: CheckpointLine = field(default_factory=CheckpointLine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +64,14 @@ class RecordIntent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Adopt the gang that exists under ``key``, or submit it."""
+    """Adopt the gang that exists under ``key``, or submit it. It saves in a folder of its own or in the shared root."""
 
     key: AttemptKey
     channel_root: str
     plan: Plan
     checkpoint: CheckpointRef | None
     waiting_since_s: float | None
+    own_folder: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +91,26 @@ class StopGang:
     channel_root: str
     reason: str
     save_first: bool
+    line: CheckpointLine = field(default_factory=CheckpointLine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assess:
-    """Look for new durable checkpoints, then let the failure policy decide about ``fault``."""
+    """Look for new durable checkpoints; unless one is of the last step, the failure policy decides about ``fault``."""
 
     fault: Fault
     history: FailureHistory
     newest: CheckpointRef | None
+    line: CheckpointLine = field(default_factory=CheckpointLine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRun:
-    """Find the final checkpoint and record success."""
+    """Find the final checkpoint and record success. ``note`` says what its reader should not overlook."""
 
     last_step: int | None
+    line: CheckpointLine = field(default_factory=CheckpointLine)
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class RunContext:
     ``owner`` names who acts (a task-instance id): ``cancel`` by any other than the last to ``start`` does nothing.
     ``owner_since_s`` is when it set out (None: when it calls ``start``): of two that begin, the later one is right.
     ``origin`` is what its gangs say of themselves. ``command`` and ``environment`` are what every rank runs with;
-    ``checkpoint_root`` is where the trainer saves.
+    ``checkpoint_root`` is what all attempts save below.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
     has (None: exit 0 is success). ``deadline_s`` is absolute, in Unix seconds. A run waits up to ``capacity_wait_s``
     for what it needs. ``channel_dir`` is where channels live (default: ``run_dir``).

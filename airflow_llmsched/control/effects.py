@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.fencing import Fences
@@ -20,6 +21,7 @@ from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
 from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.resume import CheckpointShelf
+from airflow_llmsched.domain.decision import Decision, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
@@ -170,13 +172,21 @@ class Effects:
     def _choose_checkpoint(self, command: cmd.ChooseCheckpoint) -> tuple[ev.AnyEvent, ...]:
         required = self._context.workload.checkpoint.require_resume
         chosen = self._shelf.choose(
-            command.plan.layout, newest=command.newest, required=required, at_s=self._clock.now_s()
+            command.plan.layout,
+            line=command.line,
+            newest=command.newest,
+            required=required,
+            at_s=self._clock.now_s(),
         )
         return (chosen,)
 
     def _record_intent(self, command: cmd.RecordIntent) -> tuple[ev.AnyEvent, ...]:
         root = channel_root_of(self._context, command.key)
-        return (ev.LaunchIntended(at_s=self._clock.now_s(), key=command.key, channel_root=root),)
+        own_folder = self._context.workload.checkpoint.separate_paths
+        intended = ev.LaunchIntended(
+            at_s=self._clock.now_s(), key=command.key, channel_root=root, own_folder=own_folder
+        )
+        return (intended,)
 
     def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
         known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
@@ -194,6 +204,7 @@ class Effects:
             plan=command.plan,
             channel_root=command.channel_root,
             checkpoint=command.checkpoint,
+            own_folder=command.own_folder,
             channel_links=links,
         )
         request = self._engine.render(gang)
@@ -228,33 +239,43 @@ class Effects:
             self._ask_to_leave(command)
         status = self.stop(command.handle)
         last_step = self._last_step(command.channel_root) if status.phase is GangPhase.SUCCEEDED else None
+        seen = self._newest_checkpoint(command.line) if command.save_first else ()
+        completed = self._completed(status, last_step, asked_to_leave=command.save_first) or self._is_last(seen)
         return (
-            *(self._new_checkpoint(-1) if command.save_first else ()),
+            *seen,
             ev.Stopped(
                 at_s=self._clock.now_s(),
                 key=command.handle.key,
                 status=status,
-                completed=self._completed(status, last_step, asked_to_leave=command.save_first),
+                completed=completed,
                 last_step=last_step,
             ),
         )
 
     def _assess(self, command: cmd.Assess) -> tuple[ev.AnyEvent, ...]:
-        seen = self._new_checkpoint(command.newest.step if command.newest else -1)
-        history = command.history.progressed() if seen else command.history
-        decision = decide(command.fault, history, self._context.workload.retries)
+        seen = self._newest_checkpoint(command.line)
+        if self._is_last(seen):
+            step = seen[0].checkpoint.step
+            reason = f"the gang was over before its ranks had left, but step {step}, the last, is saved"
+            decision: Decision = Finish(step=step, reason=f"{reason}: {command.fault.summary}")
+        else:
+            seen = tuple(each for each in seen if command.newest is None or each.checkpoint.step > command.newest.step)
+            history = command.history.progressed() if seen else command.history
+            decision = decide(command.fault, history, self._context.workload.retries)
         return (*seen, ev.Decided(at_s=self._clock.now_s(), decision=decision))
 
     def _finish(self, command: cmd.FinishRun) -> tuple[ev.AnyEvent, ...]:
-        seen = self._new_checkpoint(-1)
+        seen = self._newest_checkpoint(command.line)
         checkpoint = seen[0].checkpoint if seen else None
-        note, last_step = "", command.last_step
+        note, last_step = command.note, command.last_step
         if checkpoint is not None and last_step is not None and checkpoint.step < last_step:
             note = f"trained to step {last_step}, but the newest sound checkpoint is that of step {checkpoint.step}"
-            note += "".join(f"; {reason}" for reason in self._shelf.unsound(above_step=checkpoint.step))
+            note += "".join(f"; {reason}" for reason in self._shelf.unsound(command.line, above_step=checkpoint.step))
+        if checkpoint is not None and last_step is not None and checkpoint.step > last_step:
+            last_step = checkpoint.step  # a gang that was cut short could not report its last steps
         if checkpoint is None:
             note = f"no sound checkpoint below {self._context.checkpoint_root}: there is nothing to evaluate or resume"
-            note += "".join(f"; {reason}" for reason in self._shelf.unsound(above_step=-1))
+            note += "".join(f"; {reason}" for reason in self._shelf.unsound(command.line, above_step=-1))
         done = ev.RunSucceeded(at_s=self._clock.now_s(), checkpoint=checkpoint, last_step=last_step, note=note)
         return (*seen, done)
 
@@ -301,12 +322,17 @@ class Effects:
             return False  # it left because it was asked to
         return fault_of(status, last_step=last_step, num_steps=num_steps) is None
 
-    def _new_checkpoint(self, known_step: int) -> tuple[ev.CheckpointSeen, ...]:
-        found = self._shelf.newest_sound()
-        if found is None or found[0].step <= known_step:
+    def _newest_checkpoint(self, line: CheckpointLine) -> tuple[ev.CheckpointSeen, ...]:
+        found = self._shelf.newest_sound(line)
+        if found is None:
             return ()
         ref, verdict = found
         return (ev.CheckpointSeen(at_s=self._clock.now_s(), checkpoint=ref, digest=verdict.digest),)
+
+    def _is_last(self, seen: tuple[ev.CheckpointSeen, ...]) -> bool:
+        """Whether nothing is left to train: relaunching a gang would only have it leave again."""
+        num_steps = self._context.num_steps
+        return num_steps is not None and any(each.checkpoint.step >= num_steps for each in seen)
 
     def _too_late(self) -> bool:
         return self._context.deadline_s is not None and self._clock.now_s() >= self._context.deadline_s

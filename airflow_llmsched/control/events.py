@@ -143,11 +143,15 @@ class CheckpointMissing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchIntended:
-    """A gang is about to be submitted under ``key``, with the plan and checkpoint chosen last."""
+    """A gang is about to be submitted under ``key``, with the plan and checkpoint chosen last.
+
+    ``own_folder``: it saves in a folder of its own below the checkpoint root, not in the root itself.
+    """
 
     at_s: float
     key: AttemptKey
     channel_root: str
+    own_folder: bool = False
     kind: Literal["launch_intended"] = "launch_intended"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_llmsched.agent import wire
 from airflow_llmsched.control.context import RunContext
-from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.gang import GangSpec
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.plan import Plan
@@ -24,6 +24,13 @@ def channel_root_of(context: RunContext, key: AttemptKey) -> str:
     return f"{(context.channel_dir or context.run_dir).rstrip('/')}/channel/{key.name}"
 
 
+def save_root_of(context: RunContext, key: AttemptKey, *, own_folder: bool) -> str:
+    """Return where the attempt saves: ``<checkpoint root>/g0001-a0002``, or in the root that all attempts share."""
+    if not own_folder:
+        return context.checkpoint_root
+    return f"{context.checkpoint_root.rstrip('/')}/{SavedBy.of_key(key).folder}"
+
+
 def build_gang(
     context: RunContext,
     *,
@@ -31,11 +38,13 @@ def build_gang(
     plan: Plan,
     channel_root: str,
     checkpoint: CheckpointRef | None,
+    own_folder: bool,
     channel_links: str | None = None,
 ) -> GangSpec:
     """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0, with the weights the spec names)."""
     launcher = context.workload.launcher
-    environment = {**context.environment, **launcher.environment, CHECKPOINT_ROOT_VARIABLE: context.checkpoint_root}
+    save_root = save_root_of(context, key, own_folder=own_folder)
+    environment = {**context.environment, **launcher.environment, CHECKPOINT_ROOT_VARIABLE: save_root}
     for name in (RESUME_VARIABLE, INIT_VARIABLE):
         environment.pop(name, None)  # what to start from is decided per launch, never inherited
     init_from = context.workload.checkpoint.init_from

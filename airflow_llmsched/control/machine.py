@@ -19,8 +19,9 @@ from typing import Any
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.domain.checkpoint import CheckpointRef
-from airflow_llmsched.domain.decision import Abort, Migrate
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
+from airflow_llmsched.domain.decision import Abort, Finish, Migrate
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.domain.health import Fault
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
@@ -67,7 +68,8 @@ class RunState:
 
     ``owner_since_s`` is when the owner set out to act for the run, None for one that did not say.
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
-    ``checkpoint`` the one that the next or current launch resumes from. ``gang_ended`` once the engine has said so.
+    ``checkpoint`` the one that the next or current launch resumes from. ``line`` says which checkpoints count, in any
+    generation; ``own_folder`` where the attempt saves. ``gang_ended`` once the engine has said so.
     ``unlaunched`` is the attempt, of whatever generation, that was intended and whose gang nobody has seen yet.
     ``unfenced`` are the channels of gangs that ended without a witness, in any generation; nothing is launched before
     ``fence_until_s``.
@@ -85,6 +87,8 @@ class RunState:
     excluded: tuple[NodeId, ...] = ()
     checkpoint: CheckpointRef | None = None
     newest: CheckpointRef | None = None
+    line: CheckpointLine = field(default_factory=CheckpointLine)
+    own_folder: bool = False
     channel_root: str = ""
     handle: GangHandle | None = None
     launched_at_s: float | None = None
@@ -94,6 +98,7 @@ class RunState:
     history: FailureHistory = field(default_factory=FailureHistory)
     last_step: int | None = None
     reason: str = ""
+    too_late: ev.DeadlineCause | None = None
     waiting_since_s: float | None = None
     waiting_until_s: float | None = None
     unfenced: tuple[str, ...] = ()
@@ -152,6 +157,7 @@ def _opened(state: RunState, event: ev.Opened) -> RunState:
         owner=event.owner,
         owner_since_s=event.since_s,
         unlaunched=state.unlaunched,
+        line=state.line,
         unfenced=state.unfenced,
         story=state.story,
     )
@@ -171,6 +177,7 @@ def _reopened(state: RunState, event: ev.Reopened) -> RunState:
         excluded=(),
         fault=None,
         reason="",
+        too_late=None,
         keep_plan=True,
         waiting_since_s=None,
         released=False,
@@ -212,7 +219,8 @@ def _plan_refused(state: RunState, event: ev.PlanRefused) -> RunState:
 
 
 def _checkpoint_chosen(state: RunState, event: ev.CheckpointChosen) -> RunState:
-    newest = _newer(state.newest, event.checkpoint)
+    # What lies above the chosen one is given up: the newest that matters from now on is this one.
+    newest = event.checkpoint or state.newest
     return replace(state, phase=RunPhase.READY, checkpoint=event.checkpoint, newest=newest)
 
 
@@ -223,9 +231,13 @@ def _checkpoint_missing(state: RunState, event: ev.CheckpointMissing) -> RunStat
 def _launch_intended(state: RunState, event: ev.LaunchIntended) -> RunState:
     if event.key != state.next_key:
         raise _impossible(state, event)
+    step = state.checkpoint.step if state.checkpoint else 0
     return replace(
         state,
         phase=RunPhase.LAUNCHING,
+        # At once, not when it is known to run: a worker may die in between, and the gang live.
+        line=state.line.launched(SavedBy.of_key(event.key), step=step, own_folder=event.own_folder),
+        own_folder=event.own_folder,
         attempt=event.key.attempt,
         channel_root=event.channel_root,
         handle=None,
@@ -263,7 +275,7 @@ def _gang_ended(state: RunState, event: ev.GangEnded) -> RunState:
     state = _note_unconfirmed(state, event.status)
     state = replace(state, last_step=event.last_step if event.last_step is not None else state.last_step)
     if event.fault is None:
-        return replace(state, phase=RunPhase.FINISHING)
+        return replace(state, phase=RunPhase.FINISHING, reason="")
     return _recovering(replace(state, gang_ended=True), event.fault)
 
 
@@ -284,11 +296,19 @@ _TOO_LATE = {
 
 def _deadline_reached(state: RunState, event: ev.DeadlineReached) -> RunState:
     step = event.last_step if event.last_step is not None else state.last_step
-    reached, advice = _TOO_LATE[event.cause]
-    where = f"at step {step}" if step is not None else "before the first step"
-    state = replace(state, last_step=step, reason=f"{reached} {where}: {advice}")
+    state = replace(state, last_step=step, too_late=event.cause)
+    state = replace(state, reason=_too_late(state, event.cause))
     alive = state.handle is not None and state.phase in (RunPhase.WATCHING, RunPhase.RECOVERING)
     return replace(state, phase=RunPhase.ENDING if alive else RunPhase.FAILING)
+
+
+def _too_late(state: RunState, cause: ev.DeadlineCause) -> str:
+    """Return what a run has no more of, and how far it came: a step that was saved has been trained."""
+    known = [state.last_step, state.newest.step if state.newest else None]
+    step = max((each for each in known if each is not None), default=None)
+    reached, advice = _TOO_LATE[cause]
+    where = f"at step {step}" if step is not None else "before the first step"
+    return f"{reached} {where}: {advice}"
 
 
 def _stopped(state: RunState, event: ev.Stopped) -> RunState:
@@ -301,8 +321,9 @@ def _stopped(state: RunState, event: ev.Stopped) -> RunState:
         return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
     if state.phase is RunPhase.RECOVERING:
         return replace(state, phase=RunPhase.ASSESSING)
+    reason = state.reason if state.too_late is None else _too_late(state, state.too_late)
     saved = f"the newest sound checkpoint is that of step {state.newest.step}" if state.newest else "nothing was saved"
-    return _failing(state, reason=f"{state.reason}; {saved}")
+    return _failing(state, reason=f"{reason}; {saved}")
 
 
 def _checkpoint_seen(state: RunState, event: ev.CheckpointSeen) -> RunState:
@@ -316,6 +337,9 @@ def _decided(state: RunState, event: ev.Decided) -> RunState:
     decision = event.decision
     if isinstance(decision, Abort):
         return _failing(state, reason=decision.reason)
+    if isinstance(decision, Finish):
+        step = max(decision.step, state.last_step or 0)
+        return replace(state, phase=RunPhase.FINISHING, fault=None, last_step=step, reason=decision.reason)
     if isinstance(decision, Migrate):
         excluded = tuple(dict.fromkeys((*state.excluded, *decision.excluded)))
         return replace(state, phase=RunPhase.PLANNING, keep_plan=False, excluded=excluded)
@@ -427,6 +451,7 @@ def _launch(state: RunState) -> cmd.Command:
         plan=_plan_of(state),
         checkpoint=state.checkpoint,
         waiting_since_s=state.waiting_since_s,
+        own_folder=state.own_folder,
     )
 
 
@@ -446,7 +471,21 @@ def _stop_to_recover(state: RunState) -> cmd.Command:
 
 
 def _stop_to_end(state: RunState) -> cmd.Command:
-    return cmd.StopGang(handle=_handle_of(state), channel_root=state.channel_root, reason=state.reason, save_first=True)
+    return cmd.StopGang(
+        handle=_handle_of(state),
+        channel_root=state.channel_root,
+        reason=state.reason,
+        save_first=True,
+        line=state.line,
+    )
+
+
+def _assess(state: RunState) -> cmd.Command:
+    return cmd.Assess(fault=_fault_of(state), history=state.history, newest=state.newest, line=state.line)
+
+
+def _finish(state: RunState) -> cmd.Command:
+    return cmd.FinishRun(last_step=state.last_step, line=state.line, note=state.reason)
 
 
 def _cancel_run(state: RunState) -> cmd.Command:
@@ -457,14 +496,14 @@ _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
     RunPhase.CLOSING: lambda state: cmd.StopOthers(through=state.key, unlaunched=state.unlaunched),
     RunPhase.PLANNING: _choose_plan,
     RunPhase.WAITING: lambda state: cmd.WaitForCapacity(until_s=state.waiting_until_s or 0.0),
-    RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest),
+    RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest, line=state.line),
     RunPhase.READY: lambda state: cmd.RecordIntent(key=state.next_key),
     RunPhase.LAUNCHING: _launch,
     RunPhase.WATCHING: _watch_gang,
     RunPhase.RECOVERING: _stop_to_recover,
-    RunPhase.ASSESSING: lambda state: cmd.Assess(fault=_fault_of(state), history=state.history, newest=state.newest),
+    RunPhase.ASSESSING: _assess,
     RunPhase.ENDING: _stop_to_end,
-    RunPhase.FINISHING: lambda state: cmd.FinishRun(last_step=state.last_step),
+    RunPhase.FINISHING: _finish,
     RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
     RunPhase.CANCELLING: _cancel_run,
 }

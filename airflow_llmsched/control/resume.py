@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, Sound, Verdict, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.ports import CheckpointFormat
@@ -11,7 +12,10 @@ MAX_SKIPPED_RECORDED = 20
 
 
 class CheckpointShelf:
-    """The checkpoints below one root. Remembers verdicts, since reading every byte of a checkpoint takes long."""
+    """The checkpoints below one root, of all attempts. Only those in the run's line count.
+
+    Remembers verdicts, since reading every byte of a checkpoint takes long.
+    """
 
     def __init__(self, checkpoints: CheckpointFormat, root: str, depth: VerifyDepth) -> None:
         self._format = checkpoints
@@ -19,27 +23,33 @@ class CheckpointShelf:
         self._depth = depth
         self._verdicts: dict[CheckpointRef, Verdict] = {}
 
-    def newest_sound(self) -> tuple[CheckpointRef, Sound] | None:
+    def newest_sound(self, line: CheckpointLine) -> tuple[CheckpointRef, Sound] | None:
         """Return the newest checkpoint that can be loaded, whatever the layout. Raises ``CouldNotLookError``."""
         for ref in self._format.scan(self._root):
-            if ref.complete:
+            if ref.complete and line.why_not(ref) is None:
                 verdict = self._verify(ref)
                 if isinstance(verdict, Sound):
                     return ref, verdict
         return None
 
-    def unsound(self, *, above_step: int) -> tuple[str, ...]:
+    def unsound(self, line: CheckpointLine, *, above_step: int) -> tuple[str, ...]:
         """Return what is wrong with each checkpoint newer than ``above_step``. Raises ``CouldNotLookError``."""
         reasons = []
         for ref in self._format.scan(self._root):
-            if ref.step > above_step:
+            if ref.step > above_step and line.why_not(ref) is None:
                 verdict = self._verify(ref) if ref.complete else Damaged(reason=ref.torn_reason or "incomplete")
                 if isinstance(verdict, Damaged):
                     reasons.append(f"{ref.path}: {verdict.reason}")
         return tuple(reasons)
 
     def choose(
-        self, layout: ParallelLayout, *, newest: CheckpointRef | None, required: bool, at_s: float
+        self,
+        layout: ParallelLayout,
+        *,
+        line: CheckpointLine,
+        newest: CheckpointRef | None,
+        required: bool,
+        at_s: float,
     ) -> ev.CheckpointChosen | ev.CheckpointMissing:
         """Return what a gang with ``layout`` resumes from.
 
@@ -48,7 +58,7 @@ class CheckpointShelf:
         """
         skipped: list[ev.SkippedCheckpoint] = []
         for ref in self._format.scan(self._root):
-            reason = self._why_not(ref, layout)
+            reason = line.why_not(ref) or self._why_not(ref, layout)
             if reason is None:
                 return ev.CheckpointChosen(at_s=at_s, checkpoint=ref, skipped=tuple(skipped), note=_note(ref, skipped))
             if len(skipped) < MAX_SKIPPED_RECORDED:

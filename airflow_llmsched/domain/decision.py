@@ -36,4 +36,13 @@ class Abort:
     kind: Literal["abort"] = "abort"
 
 
-Decision = Restart | Migrate | Abort
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Nothing is left to train: the newest sound checkpoint is of ``step``, the last one."""
+
+    reason: str
+    step: int
+    kind: Literal["finish"] = "finish"
+
+
+Decision = Restart | Migrate | Abort | Finish

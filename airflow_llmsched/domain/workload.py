@@ -237,6 +237,7 @@ class CheckpointSpec:
     """Where and how often to save. ``interval_steps`` or ``interval_s`` or, with neither, once at the end.
 
     ``init_from`` is the checkpoint whose weights every stage but ``PRETRAIN`` starts with, at its own step 0.
+    ``separate_paths``: the trainer loads from one path and saves to another, so each attempt saves in its own folder.
     """
 
     root: str | None = None
@@ -246,6 +247,7 @@ class CheckpointSpec:
     interval_s: float | None = None
     keep_last: int = 3
     require_resume: bool = False
+    separate_paths: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Damaged, Sound, Verdict, VerifyDepth
+from airflow_llmsched.domain.checkpoint import (
+    CheckpointRef,
+    Compatibility,
+    Damaged,
+    SavedBy,
+    Sound,
+    Verdict,
+    VerifyDepth,
+)
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.sim.world import SimWorld
@@ -28,10 +36,10 @@ class SimCheckpoints:
         self._blind_until_s = float("-inf")
 
     def scan(self, root: str) -> Iterator[CheckpointRef]:
-        """Yield checkpoints below ``root``, highest step first."""
+        """Yield checkpoints below ``root``, highest step first, of one step the later attempt's first."""
         self._look()
         below = [ref for path, ref in self._saved.items() if path.startswith(f"{root}/")]
-        return iter(sorted(below, key=lambda ref: -ref.step))
+        return iter(sorted(below, key=_newest_last, reverse=True))
 
     def verify(self, ref: CheckpointRef, *, depth: VerifyDepth) -> Verdict:
         """Return damage that a look of ``depth`` would find; a listing shows none."""
@@ -56,7 +64,12 @@ class SimCheckpoints:
         path = f"{root}/step-{step:08d}"
         self._damage.pop(path, None)
         self._saved[path] = CheckpointRef(
-            step=step, path=path, format=self.name, torn_reason=_TORN, world_size=world_size
+            step=step,
+            path=path,
+            format=self.name,
+            torn_reason=_TORN,
+            world_size=world_size,
+            saved_by=SavedBy.of_folder(root.rpartition("/")[2]),
         )
         return path
 
@@ -84,3 +97,8 @@ class SimCheckpoints:
     def _look(self) -> None:
         if self._world.advance() < self._blind_until_s:
             raise CouldNotLookError("simulated storage cannot be read now")
+
+
+def _newest_last(ref: CheckpointRef) -> tuple[int, bool, tuple[int, int]]:
+    by = ref.saved_by
+    return ref.step, by is not None, (by.generation, by.attempt) if by else (0, 0)

@@ -27,7 +27,7 @@ class SimRankScript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimTraining:
-    """A training job: ``init_s`` to get ready, then steps, standing still ``save_s`` for each save.
+    """A training job: ``init_s`` to get ready, then steps, still for ``save_s`` at each save; ``leave_s`` to exit.
 
     A step of ``work_s`` rank-seconds takes ``work_s`` / ranks, so that fewer ranks train more slowly; it varies by
     ``jitter_ratio`` by the engine's seed. It saves every ``checkpoint_interval_steps`` (None: only at the end), when
@@ -38,6 +38,7 @@ class SimTraining:
     init_s: float = 5.0
     work_s: float = 4.0
     save_s: float = 1.0
+    leave_s: float = 0.0
     checkpoint_interval_steps: int | None = 10
     tokens_per_step: int = 1024
     jitter_ratio: float = 0.0

@@ -9,7 +9,7 @@ from airflow_llmsched.agent import wire
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.progress import AgentSpan, AgentSpanKind, CheckpointMark, StepRecord
-from airflow_llmsched.sim.channel import SimChannelHub
+from airflow_llmsched.sim.channel import SimChannelHub, SimLine
 from airflow_llmsched.sim.checkpoints import SimCheckpoints
 from airflow_llmsched.sim.gang import Ending, SimGang
 from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining, TrainingFault
@@ -42,6 +42,7 @@ class SimTrainer:
         self._step_start_s = 0.0
         self._saved_step = 0
         self._saved_at_s = gang.world.time_s
+        self._is_cut_off = False
 
     def begin(self) -> None:
         """Start to load and set up."""
@@ -121,6 +122,9 @@ class SimTrainer:
         self._later(self._training.save_s, durable)
 
     def _leave(self) -> None:
+        self._later(self._training.leave_s, self._exit)
+
+    def _exit(self) -> None:
         for rank in sorted(self._gang.alive):
             self._gang.exit(rank, exit_code=0)
 
@@ -138,10 +142,19 @@ class SimTrainer:
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         def if_alive() -> None:
-            if self._gang.steady:
+            if self._gang.steady or self._lives_on_unseen():
                 action()
 
         self._world.after(delay_s, if_alive)
+
+    def _lives_on_unseen(self) -> bool:
+        """Whether rank 0 is a zombie: then it trains and saves, and no word of it gets out or in."""
+        if 0 not in self._gang.zombies:
+            return False
+        if not self._is_cut_off:
+            self._is_cut_off = True
+            self._line = SimLine(self._world)
+        return True
 
 
 def fence(gang: SimGang) -> None:

@@ -110,6 +110,7 @@ def _checkpoint(block: schema.CheckpointBlock) -> CheckpointSpec:
         interval_s=block.interval,
         keep_last=block.keep_last,
         require_resume=block.require_resume,
+        separate_paths=block.separate_paths,
     )
 
 

@@ -239,6 +239,11 @@ class CheckpointBlock(Block):
     interval: f.Duration | None = Field(None, description="Time between saves.")
     keep_last: f.Count = Field(_CHECKPOINT.keep_last, description="Complete checkpoints to keep.")
     require_resume: bool = Field(_CHECKPOINT.require_resume, description="Fail rather than start from step 0.")
+    separate_paths: bool = Field(
+        _CHECKPOINT.separate_paths,
+        description="Each attempt saves in a folder of its own, and resumes from whichever it is told. "
+        "Set it to false for a trainer that has one path for both.",
+    )
 
 
 class LauncherBlock(Block):

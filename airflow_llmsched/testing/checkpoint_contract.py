@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.agent.seal import SEAL_NAME, seal
-from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, Sound, VerifyDepth
+from airflow_llmsched.domain.checkpoint import CheckpointRef, Damaged, SavedBy, Sound, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.ports import CheckpointFormat
@@ -146,6 +146,63 @@ class CheckpointFormatContract:
         saver.save(tmp_path, 5)
         (tmp_path / f"tmp-{saver.name(5)}").mkdir()
         assert [ref.complete for ref in saver.format.scan(str(tmp_path))] == [True, False]
+
+    def test_what_attempts_saved_in_folders_of_their_own_is_found_from_the_root_they_share(
+        self, saver: CheckpointSaver, tmp_path: Path
+    ) -> None:
+        first, tenth = SavedBy(generation=1, attempt=1), SavedBy(generation=1, attempt=10)
+        cleared = SavedBy(generation=2, attempt=1)
+        saver.save(tmp_path, 100)  # as trainers did before attempts had folders
+        for saved_by, step in ((first, 200), (tenth, 300), (cleared, 150)):
+            (tmp_path / saved_by.folder).mkdir()
+            saver.save(tmp_path / saved_by.folder, step)
+        refs = list(saver.format.scan(str(tmp_path)))
+        assert [(ref.step, ref.saved_by) for ref in refs] == [(300, tenth), (200, first), (150, cleared), (100, None)]
+        assert refs[0].path == str(tmp_path / tenth.folder / saver.name(300))
+        for ref in refs:
+            assert isinstance(saver.format.verify(ref, depth=VerifyDepth.CONTENT), Sound)
+            assert saver.format.can_resume(ref, ParallelLayout(dp=3)).ok
+
+    def test_of_one_step_the_later_attempts_comes_first_and_the_root_last(
+        self, saver: CheckpointSaver, tmp_path: Path
+    ) -> None:
+        savers = [SavedBy(generation=g, attempt=a) for g, a in ((1, 2), (1, 10_000), (2, 1))]
+        saver.save(tmp_path, 5)
+        for saved_by in savers:
+            (tmp_path / saved_by.folder).mkdir()
+            saver.save(tmp_path / saved_by.folder, 5)
+        assert [ref.saved_by for ref in saver.format.scan(str(tmp_path))] == [*reversed(savers), None]
+
+    def test_an_attempts_torn_save_is_torn_and_its_folder_alone_is_nothing(
+        self, saver: CheckpointSaver, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / SavedBy(generation=1, attempt=1).folder
+        folder.mkdir()
+        assert list(saver.format.scan(str(tmp_path))) == []
+        (saver.save(folder, 5) / saver.last_file).unlink()
+        (folder / f"tmp-{saver.name(6)}").mkdir()
+        assert [(ref.step, ref.complete) for ref in saver.format.scan(str(tmp_path))] == [(6, False), (5, False)]
+
+    def test_folders_of_attempts_are_read_one_level_deep_and_only_by_their_exact_names(
+        self, saver: CheckpointSaver, tmp_path: Path
+    ) -> None:
+        inside = tmp_path / "g0001-a0001" / "g0001-a0002"
+        for folder in (inside, *(tmp_path / name for name in ("g1", "a0001", "g0001-a0001.bak", "xg0001-a0001"))):
+            folder.mkdir(parents=True)
+            saver.save(folder, 5)
+        (tmp_path / "g0009-a0009").write_bytes(b"a file")
+        assert list(saver.format.scan(str(tmp_path))) == []
+
+    @pytest.mark.parametrize("trouble", ["a link loop", "a link to nowhere"])
+    def test_an_attempts_folder_that_cannot_be_read_is_never_taken_for_empty(
+        self, saver: CheckpointSaver, tmp_path: Path, trouble: str
+    ) -> None:
+        saver.save(tmp_path, 5)
+        folder = tmp_path / "g0001-a0001"
+        folder.symlink_to(folder if trouble == "a link loop" else tmp_path / "unmounted")
+        with pytest.raises(CouldNotLookError, match="cannot read") as caught:
+            list(saver.format.scan(str(tmp_path)))
+        assert str(folder) in str(caught.value)
 
     def test_a_marker_beside_the_directory_that_it_is_unfinished_is_believed(
         self, saver: CheckpointSaver, tmp_path: Path

@@ -51,7 +51,11 @@ def tree_of(num_nodes: int = 2, num_slots: int = 2) -> TopologyTree:
 
 
 def workload_of(
-    *, retries: RetrySpec | None = None, hang_limit_s: float = 60.0, require_resume: bool = False
+    *,
+    retries: RetrySpec | None = None,
+    hang_limit_s: float = 60.0,
+    require_resume: bool = False,
+    separate_paths: bool = True,
 ) -> WorkloadSpec:
     """Return a workload whose details do not matter to control."""
     spec = WorkloadSpec(
@@ -64,7 +68,8 @@ def workload_of(
         launcher=LauncherSpec(start_limit_s=30.0, grace_s=10.0, hang_limit_s=hang_limit_s),
         retries=retries or RetrySpec(),
     )
-    return replace(spec, checkpoint=replace(spec.checkpoint, root=ROOT, require_resume=require_resume))
+    checkpoint = replace(spec.checkpoint, root=ROOT, require_resume=require_resume, separate_paths=separate_paths)
+    return replace(spec, checkpoint=checkpoint)
 
 
 def plan_of(*places: tuple[str, int]) -> Plan:
@@ -195,6 +200,10 @@ class SimHouse:
     def kinds(self) -> list[str]:
         """Return the kinds of all journalled events."""
         return [event.kind for event in self.journal.read()]
+
+    def saved(self, step_number: int) -> str:
+        """Return the path of the checkpoint of a step, the latest attempt's if several saved it."""
+        return next(ref.path for ref in self.checkpoints.scan(ROOT) if ref.step == step_number)
 
     def steps_of(self, attempt_root: str) -> list[int]:
         """Return the steps that one attempt reported, in order."""

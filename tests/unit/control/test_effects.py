@@ -7,7 +7,7 @@ import pytest
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.effects import Effects
-from airflow_llmsched.domain.decision import Abort
+from airflow_llmsched.domain.decision import Abort, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, LaunchRequest
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
@@ -204,6 +204,23 @@ def test_assessment_counts_a_new_checkpoint_before_it_decides() -> None:
     assert seen.digest
     assert isinstance(decided, ev.Decided)
     assert not isinstance(decided.decision, Abort)
+
+
+def test_assessment_of_a_fault_after_the_last_save_finds_nothing_left_to_train() -> None:
+    house = SimHouse()
+    fault = Fault(kind=FaultKind.PREEMPTED, summary="n1 was taken", at_s=1.0)
+    command = cmd.Assess(fault=fault, history=FailureHistory(), newest=None)
+    house.checkpoints.finish_save(house.checkpoints.begin_save(ROOT, step=40, world_size=4))
+    seen, decided = effects(house).perform(command)
+    assert isinstance(seen, ev.CheckpointSeen)
+    assert isinstance(decided, ev.Decided)
+    assert isinstance(decided.decision, Finish)
+    assert decided.decision.step == 40
+    assert "n1 was taken" in decided.decision.reason
+    house.checkpoints.damage(f"{ROOT}/step-00000040")
+    (decided,) = effects(house).perform(command)
+    assert isinstance(decided, ev.Decided)
+    assert not isinstance(decided.decision, Finish)
 
 
 def test_success_with_a_damaged_last_checkpoint_says_so() -> None:

@@ -11,7 +11,7 @@ from airflow_llmsched.control.launch import (
     build_gang,
     channel_root_of,
 )
-from airflow_llmsched.domain.checkpoint import CheckpointRef
+from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.gang import GangOrigin, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
@@ -20,9 +20,9 @@ KEY = AttemptKey(run=RUN, generation=2, attempt=3)
 PLAN = plan_of(("n0", 2), ("n1", 1))
 
 
-def build(checkpoint: CheckpointRef | None = None, **changes: object) -> GangSpec:
+def build(checkpoint: CheckpointRef | None = None, *, own_folder: bool = True, **changes: object) -> GangSpec:
     context = replace(SimHouse().context, **changes)  # type: ignore[arg-type]
-    return build_gang(context, key=KEY, plan=PLAN, channel_root="ch", checkpoint=checkpoint)
+    return build_gang(context, key=KEY, plan=PLAN, channel_root="ch", checkpoint=checkpoint, own_folder=own_folder)
 
 
 def test_gang_carries_the_plan_and_the_workloads_limits() -> None:
@@ -55,7 +55,15 @@ def test_weights_to_start_with_are_named_until_there_is_a_checkpoint_of_the_run(
 def test_settings_of_the_caller_reach_the_ranks_and_cannot_move_the_checkpoints() -> None:
     gang = build(environment={"LLMSCHED_DATASET": "d $(x) 'y'", CHECKPOINT_ROOT_VARIABLE: "elsewhere"})
     assert gang.environment["LLMSCHED_DATASET"] == "d $(x) 'y'"
-    assert gang.environment[CHECKPOINT_ROOT_VARIABLE] == ROOT
+    assert gang.environment[CHECKPOINT_ROOT_VARIABLE] == f"{ROOT}/g0002-a0003"
+
+
+def test_each_attempt_saves_in_its_own_folder_unless_the_trainer_has_one_path_only() -> None:
+    for root in ("/mnt/shared", "/mnt/shared/"):
+        own = build(checkpoint_root=root, own_folder=True).environment[CHECKPOINT_ROOT_VARIABLE]
+        assert own == "/mnt/shared/g0002-a0003"
+        assert SavedBy.of_folder(own.rpartition("/")[2]) == SavedBy(generation=2, attempt=3)
+        assert build(checkpoint_root=root, own_folder=False).environment[CHECKPOINT_ROOT_VARIABLE] == root
 
 
 def test_command_is_passed_as_it_is() -> None:

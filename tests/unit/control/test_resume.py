@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.resume import CheckpointShelf
-from airflow_llmsched.domain.checkpoint import CheckpointRef, VerifyDepth
+from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.errors import CouldNotLookError
 from tests.support.sim_house import ROOT, SimHouse
 
 LAYOUT = ParallelLayout(dp=2)
+ANY = CheckpointLine()
+FIRST, SECOND = SavedBy(generation=1, attempt=1), SavedBy(generation=1, attempt=2)
 
 
 def house_with(*steps: int, torn: tuple[int, ...] = (), resharding: bool = True, world_size: int = 2) -> SimHouse:
@@ -27,8 +30,10 @@ def shelf(house: SimHouse, depth: VerifyDepth = VerifyDepth.CONTENT) -> Checkpoi
     return CheckpointShelf(house.checkpoints, ROOT, depth)
 
 
-def choose(house: SimHouse, *, newest: CheckpointRef | None = None, required: bool = False) -> object:
-    return shelf(house).choose(LAYOUT, newest=newest, required=required, at_s=1.0)
+def choose(
+    house: SimHouse, *, line: CheckpointLine = ANY, newest: CheckpointRef | None = None, required: bool = False
+) -> object:
+    return shelf(house).choose(LAYOUT, line=line, newest=newest, required=required, at_s=1.0)
 
 
 def test_highest_step_wins_by_number() -> None:
@@ -53,8 +58,8 @@ def test_torn_and_damaged_ones_are_passed_over_with_their_reasons() -> None:
 def test_shallow_look_cannot_see_damage() -> None:
     house = house_with(10)
     house.checkpoints.damage(f"{ROOT}/step-00000010")
-    assert shelf(house, VerifyDepth.LISTING).newest_sound() is not None
-    assert shelf(house).newest_sound() is None
+    assert shelf(house, VerifyDepth.LISTING).newest_sound(ANY) is not None
+    assert shelf(house).newest_sound(ANY) is None
 
 
 def test_first_launch_starts_at_step_0_and_says_so() -> None:
@@ -98,15 +103,46 @@ def test_storage_that_cannot_be_read_is_not_empty() -> None:
 def test_each_checkpoint_is_verified_once() -> None:
     house = house_with(10)
     kept = shelf(house)
-    assert kept.newest_sound() is not None
+    assert kept.newest_sound(ANY) is not None
     house.checkpoints.damage(f"{ROOT}/step-00000010")
-    assert kept.newest_sound() is not None
+    assert kept.newest_sound(ANY) is not None
 
 
 def test_newer_unsound_ones_are_listed() -> None:
     house = house_with(10, 20, 30, torn=(30,))
     house.checkpoints.damage(f"{ROOT}/step-00000020")
-    reasons = shelf(house).unsound(above_step=10)
+    reasons = shelf(house).unsound(ANY, above_step=10)
     assert len(reasons) == 2
     assert "no seal" in reasons[0]
     assert "checksum" in reasons[1]
+
+
+def house_with_a_zombies_save() -> tuple[SimHouse, CheckpointLine]:
+    """The first attempt saved 10, and 20 after the second had gone on from 10."""
+    house = SimHouse()
+    for step in (10, 20):
+        root = f"{ROOT}/{FIRST.folder}"
+        house.checkpoints.finish_save(house.checkpoints.begin_save(root, step=step, world_size=2))
+    line = CheckpointLine().launched(FIRST, step=0, own_folder=True)
+    return house, line.launched(SECOND, step=10, own_folder=True)
+
+
+def test_late_save_of_an_earlier_attempt_is_passed_over_and_named() -> None:
+    house, line = house_with_a_zombies_save()
+    chosen = choose(house, line=line)
+    assert isinstance(chosen, ev.CheckpointChosen)
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.step, chosen.checkpoint.saved_by) == (10, FIRST)
+    assert "step 20: not in the run's line: g0001-a0002 took over from g0001-a0001 at step 10" in chosen.note
+    newest = shelf(house).newest_sound(line)
+    assert newest is not None
+    assert newest[0].step == 10
+    assert shelf(house).unsound(line, above_step=10) == ()
+
+
+def test_late_save_is_no_way_out_when_nothing_else_is_left() -> None:
+    house, line = house_with_a_zombies_save()
+    house.checkpoints.damage(f"{ROOT}/{FIRST.folder}/step-00000010")
+    missing = choose(house, line=line, required=True)
+    assert isinstance(missing, ev.CheckpointMissing)
+    assert "took over" in missing.reason

@@ -152,7 +152,7 @@ def test_corrupt_newest_checkpoint_is_passed_over_with_a_note() -> None:
     house = SimHouse()
 
     def spoil() -> None:
-        house.checkpoints.damage(f"{ROOT}/step-00000020")
+        house.checkpoints.damage(house.saved(20))
         house.engine.lose_node(N1)
 
     outcome = house.run(before_look=house.when_step(23, spoil))
@@ -166,14 +166,6 @@ def test_corrupt_newest_checkpoint_is_passed_over_with_a_note() -> None:
 
 
 def test_run_that_lost_every_checkpoint_fails_rather_than_start_again_at_step_0() -> None:
-    house = SimHouse()
-
-    def spoil() -> None:
-        for step in (10, 20):
-            house.checkpoints.damage(f"{ROOT}/step-{step:08d}")
-        house.engine.lose_node(N1)
-
-    house.run(before_look=house.when_step(12, lambda: house.engine.lose_node(N1, return_after_s=1.0)))
     house = SimHouse(workload=workload_of(retries=RetrySpec(max_code_failures=5)))
     house.engine.faults = [RankFails(at_step=12, rank=0), RankFails(at_step=23, rank=1)]
     outcome = house.driver().start()
@@ -181,8 +173,8 @@ def test_run_that_lost_every_checkpoint_fails_rather_than_start_again_at_step_0(
 
     def spoil_after_first_relaunch() -> None:
         if len(house.driver().attempts()) == 2:
-            for step in (10, 20):
-                house.checkpoints.damage(f"{ROOT}/step-{step:08d}")
+            for ref in house.checkpoints.scan(ROOT):
+                house.checkpoints.damage(ref.path)
 
     result = house.finish(outcome, before_look=spoil_after_first_relaunch)
     assert isinstance(result, Failed)
@@ -226,6 +218,42 @@ def test_deadline_has_the_ranks_save_and_then_ends_the_run() -> None:
     assert newest % 10 != 0  # saved because it was asked to
     assert outcome.reason.endswith(f"the newest sound checkpoint is that of step {newest}")
     assert house.clock.now_s() < deadline_s + 10.0
+
+
+def test_gang_taken_after_its_last_save_is_not_launched_again_for_nothing() -> None:
+    """Rank 0 saved the last step; before all ranks had left, their node was taken."""
+    house = SimHouse(training=SimTraining(num_steps=40, leave_s=30.0))
+
+    def lose_it_once_all_is_saved() -> None:
+        if any(ref.step == 40 and ref.complete for ref in house.checkpoints.scan(ROOT)):
+            house.engine.lose_node(N1)
+
+    outcome = house.run(before_look=lose_it_once_all_is_saved)
+    assert isinstance(outcome, Succeeded)
+    assert (outcome.last_step, outcome.num_attempts) == (40, 1)
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.step == 40
+    assert outcome.note.startswith("the gang was over before its ranks had left, but step 40, the last, is saved: ")
+    assert house.live() == ()
+
+
+def test_gang_killed_by_the_deadline_after_its_last_save_has_succeeded() -> None:
+    house = SimHouse(training=SimTraining(num_steps=40, leave_s=500.0))
+    outcome = house.run(deadline_s=house.clock.now_s() + 100.0)
+    assert isinstance(outcome, Succeeded)
+    assert (outcome.last_step, outcome.note) == (40, "")
+    assert house.live() == ()
+
+
+def test_deadline_before_the_first_report_still_says_how_far_the_checkpoints_came() -> None:
+    house = SimHouse()
+    house.driver().start()
+    house.clock.sleep(8.5)  # steps have been trained, and nobody has read of them
+    outcome = house.driver().handle(ev.DeadlineReached(at_s=house.clock.now_s()))
+    assert isinstance(outcome, Failed)
+    newest = max(ref.step for ref in house.checkpoints.scan(ROOT) if ref.complete)
+    assert f"deadline reached at step {newest}:" in outcome.reason
+    assert outcome.reason.endswith(f"the newest sound checkpoint is that of step {newest}")
 
 
 def test_gang_that_completes_while_the_deadline_ends_it_has_succeeded() -> None:

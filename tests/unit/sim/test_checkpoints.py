@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_llmsched.domain.checkpoint import Damaged, Sound, VerifyDepth
+from airflow_llmsched.domain.checkpoint import Damaged, SavedBy, Sound, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.sim.checkpoints import SimCheckpoints
@@ -38,6 +38,18 @@ def test_scan_goes_from_the_highest_step_down_below_its_root_only() -> None:
         format_.finish_save(format_.begin_save(root, step=step, world_size=4))
     assert [ref.step for ref in format_.scan("r")] == [10000, 9000]
     assert list(format_.scan("absent")) == []
+
+
+def test_saves_in_attempts_folders_are_found_from_the_root_and_of_one_step_the_latest_first() -> None:
+    format_, _ = checkpoints()
+    for root in ("r", "r/g0001-a0002", "r/g0001-a0010"):
+        format_.finish_save(format_.begin_save(root, step=10, world_size=4))
+    found = [(ref.path, ref.saved_by) for ref in format_.scan("r")]
+    assert found == [
+        ("r/g0001-a0010/step-00000010", SavedBy(generation=1, attempt=10)),
+        ("r/g0001-a0002/step-00000010", SavedBy(generation=1, attempt=2)),
+        ("r/step-00000010", None),
+    ]
 
 
 def test_damage_shows_on_reading_and_not_on_listing_and_a_new_save_heals_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.domain.gang import GangPhase
@@ -122,3 +123,25 @@ def test_same_seed_same_run_and_another_seed_another() -> None:
 
     assert ends_s(1) == ends_s(1)
     assert ends_s(1) != ends_s(2)
+
+
+def test_ranks_that_live_on_unseen_train_and_save_on_but_nobody_hears_of_it() -> None:
+    house = SimHouse(training=SimTraining(num_steps=1000, checkpoint_interval_steps=10))
+    house.context = replace(house.context, lease_s=30.0)
+    channel = started(house)
+    house.clock.sleep(20.5)
+    house.engine.partition(NodeId("n0"))
+    house.clock.sleep(200.0)
+    heard = max(step.step for report in reports(channel) for step in report.steps)
+    saved = max(ref.step for ref in house.checkpoints.scan(ROOT) if ref.complete)
+    assert heard < 15
+    assert heard + 10 < saved < 60  # until its lease and grace were over
+
+
+def test_gang_whose_first_rank_is_gone_trains_no_more() -> None:
+    house = SimHouse(training=SimTraining(num_steps=1000, checkpoint_interval_steps=10))
+    started(house)
+    house.clock.sleep(20.5)
+    house.engine.partition(NodeId("n1"))
+    house.clock.sleep(200.0)
+    assert [ref.step for ref in house.checkpoints.scan(ROOT)] == [10]
