@@ -165,6 +165,30 @@ def checkpoint_saved(*, step: int, path: str) -> None:
     rank.served_checkpoint_seq = rank.seen_checkpoint_seq
 
 
+def prune_checkpoints(*, keep_last: int, step: int) -> None:
+    """Keep the newest ``keep_last`` sealed checkpoints of the run, whichever attempt saved them, and delete older ones.
+
+    Call it once ``step`` is saved and sealed. Rank 0 acts. What this attempt resumed from and what is being evaluated
+    stays, and so does what has no seal. See :mod:`airflow_llmsched.agent.retention`.
+    """
+    told = layout()
+    if told.checkpoint_root is None or told.rank != 0:
+        return
+    from airflow_llmsched.agent.retention import prune  # noqa: PLC0415  (few ranks ever need it)
+
+    try:
+        prune(
+            told.checkpoint_root,
+            attempt=(int(os.environ.get(wire.GENERATION) or 1), max(1, told.attempt)),
+            keep_last=keep_last,
+            saved_step=int(step),
+            resumed_from=told.resume_from,
+            now_s=time.time(),
+        )
+    except OSError as error:
+        _rank().trouble(f"cannot delete old checkpoints: {error}")
+
+
 def heartbeat() -> None:
     """Say that the rank is getting on, within a step that takes long."""
     _rank().append(wire.beat_record(at_s=time.time()))

@@ -23,7 +23,7 @@ from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.domain.decision import Decision, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
-from airflow_llmsched.domain.health import Fault, FaultKind
+from airflow_llmsched.domain.health import FailureClass, Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, TransientError
@@ -240,7 +240,9 @@ class Effects:
         status = self.stop(command.handle)
         last_step = self._last_step(command.channel_root) if status.phase is GangPhase.SUCCEEDED else None
         seen = self._newest_checkpoint(command.line) if command.save_first else ()
-        completed = self._completed(status, last_step, asked_to_leave=command.save_first) or self._is_last(seen)
+        completed = self._completed(status, last_step, asked_to_leave=command.save_first) or (
+            status.phase is not GangPhase.FAILED and self._is_last(seen)
+        )
         return (
             *seen,
             ev.Stopped(
@@ -254,7 +256,8 @@ class Effects:
 
     def _assess(self, command: cmd.Assess) -> tuple[ev.AnyEvent, ...]:
         seen = self._newest_checkpoint(command.line)
-        if self._is_last(seen):
+        # A rank that fails after the last save is the trainer's own word, which success must not drown.
+        if command.fault.failure_class is not FailureClass.CODE and self._is_last(seen):
             step = seen[0].checkpoint.step
             reason = f"the gang was over before its ranks had left, but step {step}, the last, is saved"
             decision: Decision = Finish(step=step, reason=f"{reason}: {command.fault.summary}")

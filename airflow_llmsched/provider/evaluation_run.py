@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched.agent import holds
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
@@ -38,6 +42,8 @@ CHECKPOINT_VARIABLE = "LLMSCHED_CHECKPOINT"
 OUTPUT_VARIABLE = "LLMSCHED_OUTPUT"
 STOP_GRACE_S = 5.0
 
+log = logging.getLogger(__name__)
+
 
 def trained_checkpoint(scope: RunScope) -> str:
     """Return the path of the checkpoint that training ended with. Raises ``DataError`` when there is none."""
@@ -50,12 +56,14 @@ def trained_checkpoint(scope: RunScope) -> str:
 
 
 def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
-    """Return the driver of the evaluation of ``checkpoint``."""
+    """Return the driver of the evaluation of ``checkpoint``, which nobody deletes while it is read."""
     spec = run_files.read_spec(settings.scope)
     evaluation = spec.evaluation or EvaluationSpec()
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
 
     def make_gang(key: AttemptKey) -> GangSpec:
+        limit_s = time.time() + evaluation.limit_s
+        _hold(settings, checkpoint, until_s=min(limit_s, settings.deadline_s or limit_s) + spec.launcher.grace_s)
         return _gang(settings, spec, evaluation, key=key, checkpoint=checkpoint, placement=_one_rank(hook))
 
     return SingleRun(
@@ -99,6 +107,8 @@ def read_evaluation(settings: GangSettings, *, checkpoint: str, now_s: float) ->
     Raises ``DataError`` naming the file when it is no result.
     """
     evaluation = run_files.read_spec(settings.scope).evaluation or EvaluationSpec()
+    with contextlib.suppress(OSError):  # it ends by itself
+        holds.release(checkpoint, name=_hold_name(settings))
     path = _output(settings)
     try:
         written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -178,6 +188,17 @@ def _gang(
         lease_s=settings.lease_s,
         origin=scope.origin,
     )
+
+
+def _hold(settings: GangSettings, checkpoint: str, *, until_s: float) -> None:
+    try:
+        holds.hold(checkpoint, name=_hold_name(settings), until_s=until_s)
+    except OSError as error:
+        log.warning("cannot keep %s from being deleted while it is evaluated: %s", checkpoint, error)
+
+
+def _hold_name(settings: GangSettings) -> str:
+    return f"{settings.scope.evaluation_key}-g{settings.generation}"
 
 
 def _output(settings: GangSettings) -> Path:

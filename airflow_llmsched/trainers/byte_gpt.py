@@ -64,6 +64,7 @@ def _train(environment: Mapping[str, str]) -> None:
     faults.before_rendezvous()
     _join(environment)
     try:
+        folders = _folders(environment, layout, attempt=attempt, keep_last=settings.keep_last)
         model = shard(ByteGpt(settings), gather_twice=layout.degrees.get("zero_stage", 0) == 3)
         trainer = Trainer(
             settings=settings,
@@ -71,15 +72,7 @@ def _train(environment: Mapping[str, str]) -> None:
             optimizer=make_optimizer(model, settings),
             stream=stream,
             dataset_digest=files.digest,
-            folders=None
-            if layout.checkpoint_root is None
-            else CheckpointFolders(
-                layout.checkpoint_root,
-                generation=int(environment.get(wire.GENERATION) or 1),
-                attempt=attempt,
-                keep_last=settings.keep_last,
-                resumed_from=layout.resume_from,
-            ),
+            folders=folders,
             faults=faults,
         )
         if layout.resume_from is not None:
@@ -89,6 +82,23 @@ def _train(environment: Mapping[str, str]) -> None:
         trainer.run()
     finally:
         dist.destroy_process_group()
+
+
+def _folders(
+    environment: Mapping[str, str], layout: agent.RankLayout, *, attempt: int, keep_last: int
+) -> CheckpointFolders | None:
+    if layout.checkpoint_root is None:
+        return None
+    folders = CheckpointFolders(
+        layout.checkpoint_root,
+        generation=int(environment.get(wire.GENERATION) or 1),
+        attempt=attempt,
+        keep_last=keep_last,
+        resumed_from=layout.resume_from,
+    )
+    if layout.rank == 0:
+        folders.claim()
+    return folders
 
 
 def refuse_model_parallelism(degrees: Mapping[str, int]) -> None:

@@ -1,7 +1,8 @@
 """Checkpoint directories of one run: where a save is written, how it becomes visible at once, what is kept.
 
 A save is written under a hidden name of its own attempt, sealed, then renamed to ``step-<8 digits>``. So a visible
-checkpoint is whole, and two attempts never write into one directory. Knows files only, no tensors.
+checkpoint is whole, and two attempts never write into one directory, even where they share a folder. Knows files only,
+no tensors.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
-import shutil
-import uuid
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched.agent.retention import discard, prune
 from airflow_llmsched.agent.seal import SealError, check, read_seal, seal
 from airflow_llmsched.errors import DataError
 
@@ -23,9 +23,6 @@ STATE_NAME = "trainer.json"
 """File in a checkpoint that says what was trained and how far: :class:`TrainerState`."""
 
 _VERSION = 1
-_FINISHED = re.compile(r"step-(\d{8,})")
-_UNFINISHED = re.compile(r"\.saving-step-\d{8,}-g(\d+)-a(\d+)")
-_DISCARDED = ".discarded-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +36,17 @@ class TrainerState:
 
 
 class CheckpointFolders:
-    """The checkpoints below ``root``, as one attempt of one generation sees them. Only rank 0 calls what writes."""
+    """The checkpoints in ``root``, where one attempt of one generation saves. Only rank 0 calls what writes."""
 
     def __init__(self, root: str, *, generation: int, attempt: int, keep_last: int, resumed_from: str | None) -> None:
         self.root = Path(root)
         self._age = (generation, attempt)
         self._keep_last = keep_last
-        self._resumed_from = Path(resumed_from).resolve() if resumed_from else None
+        self._resumed_from = resumed_from
+
+    def claim(self) -> None:
+        """Make the folder. From now on an earlier attempt that lives on unseen knows that it is over."""
+        self.root.mkdir(parents=True, exist_ok=True)
 
     def finished(self, step: int) -> Path:
         """Return the path of the finished checkpoint of ``step``."""
@@ -59,7 +60,7 @@ class CheckpointFolders:
     def prepare(self, step: int) -> None:
         """Make an empty directory at :meth:`unfinished`."""
         path = self.unfinished(step)
-        self._discard(path)
+        discard(path)
         path.mkdir(parents=True)
 
     def publish(self, state: TrainerState, *, world_size: int) -> None:
@@ -74,40 +75,22 @@ class CheckpointFolders:
         seal(source, step=state.step, world_size=world_size)
         if target.exists():
             if damage(target) is None:
-                self._discard(source)
+                discard(source)
                 return
-            self._discard(target)
+            discard(target)
         source.rename(target)
         _sync_folder(self.root)
 
     def prune(self, *, saved_step: int) -> None:
-        """Delete sealed checkpoints beyond the newest ``keep_last`` up to ``saved_step``, never the one resumed from.
-
-        What lies above the step just saved was passed over when this attempt resumed, so it is damaged: it must not
-        crowd out what is sound. It stays until training gets there and replaces it.
-        What older attempts left half-written goes too; they are over, since only one attempt of a run lives at a time.
-        """
-        sealed = sorted((step, path) for step, path in self._steps() if step <= saved_step and _is_sealed(path))
-        for _, path in sealed[: -self._keep_last]:
-            if path.resolve() != self._resumed_from:
-                self._discard(path)
-        for path in self.root.iterdir():
-            unfinished = _UNFINISHED.fullmatch(path.name)
-            if unfinished and (int(unfinished[1]), int(unfinished[2])) < self._age:
-                self._discard(path)
-            elif path.name.startswith(_DISCARDED):
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _steps(self) -> list[tuple[int, Path]]:
-        found = ((_FINISHED.fullmatch(path.name), path) for path in self.root.iterdir())
-        return [(int(match[1]), path) for match, path in found if match]
-
-    def _discard(self, path: Path) -> None:
-        """Take ``path`` out of sight first: a deletion that is cut short must not leave a half checkpoint behind."""
-        if path.exists():
-            hidden = self.root / f"{_DISCARDED}{uuid.uuid4().hex}"
-            path.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+        """Delete what the run can do without, now that ``saved_step`` is saved: see :mod:`agent.retention`."""
+        prune(
+            self.root,
+            attempt=self._age,
+            keep_last=self._keep_last,
+            saved_step=saved_step,
+            resumed_from=self._resumed_from,
+            now_s=time.time(),
+        )
 
 
 def damage(path: str | os.PathLike[str], *, part: int = 0, num_parts: int = 1) -> str | None:
@@ -135,13 +118,6 @@ def read_state(path: str | os.PathLike[str]) -> TrainerState:
     if version != _VERSION:
         raise DataError(f"checkpoint {path} has {STATE_NAME} of version {version!r}, this trainer knows {_VERSION}")
     return state
-
-
-def _is_sealed(path: Path) -> bool:
-    try:
-        return read_seal(path) is not None
-    except (SealError, OSError):
-        return False  # what cannot be read is neither counted nor deleted
 
 
 def _sync_folder(path: Path) -> None:

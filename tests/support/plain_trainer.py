@@ -44,7 +44,7 @@ def train(options: argparse.Namespace) -> int:
         if options.hold is not None and step == options.hold_at:
             wait_for(options.hold)
         if step == options.fail_at and layout.rank == layout.world_size - 1:
-            wait_for_checkpoint((step - 1) // options.interval * options.interval, layout)
+            wait_for_checkpoint((step - 1) // options.interval * options.interval, layout, first=first)
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
         leaving = agent.stop_requested()
@@ -62,11 +62,14 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def wait_for_checkpoint(step: int, layout: agent.RankLayout) -> None:
-    """Wait until rank 0 has saved ``step``: what a failing gang leaves behind must not be a matter of timing."""
+def wait_for_checkpoint(step: int, layout: agent.RankLayout, *, first: int) -> None:
+    """Wait until rank 0 has saved ``step``: what a failing gang leaves behind must not be a matter of timing.
+
+    What was saved up to step ``first`` was saved by an earlier attempt.
+    """
     sealed = Path(layout.checkpoint_root or "") / f"step-{step:08d}" / "llmsched-seal.json"
     give_up_s = time.monotonic() + 30
-    while step > 0 and not sealed.exists() and time.monotonic() < give_up_s:
+    while step > first and not sealed.exists() and time.monotonic() < give_up_s:
         time.sleep(0.01)
 
 

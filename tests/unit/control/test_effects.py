@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_llmsched.control import commands as cmd
@@ -217,6 +219,10 @@ def test_assessment_of_a_fault_after_the_last_save_finds_nothing_left_to_train()
     assert isinstance(decided.decision, Finish)
     assert decided.decision.step == 40
     assert "n1 was taken" in decided.decision.reason
+    failed = replace(command, fault=Fault(kind=FaultKind.RANK_FAILED, summary="exit code 3", at_s=1.0))
+    *_, decided = effects(house).perform(failed)
+    assert isinstance(decided, ev.Decided)
+    assert not isinstance(decided.decision, Finish)
     house.checkpoints.damage(f"{ROOT}/step-00000040")
     (decided,) = effects(house).perform(command)
     assert isinstance(decided, ev.Decided)

@@ -41,6 +41,18 @@ def test_a_torn_checkpoint_does_not_count(roots, tmp_path):
     assert newest_complete(roots, "dcp", 0)["step"] == 200
 
 
+def test_the_latest_attempts_newest_counts_not_what_an_earlier_one_saved_late(tmp_path):
+    for name, step in (("g0001-a0001", 300), ("g0001-a0002", 200), ("g0001-a0002", 250)):
+        save_dcp(tmp_path / name / f"step-{step:08d}")
+    found = newest_complete(str(tmp_path), "dcp", 0)
+    assert (found["step"], found["saved_by"]) == (250, {"generation": 1, "attempt": 2})
+    assert newest_complete(str(tmp_path), "dcp", 251) is None
+    (tmp_path / "g0001-a0003" / "step-00000400").mkdir(parents=True)  # torn: the attempt has none yet
+    assert newest_complete(str(tmp_path), "dcp", 0)["step"] == 250
+    save_dcp(tmp_path / "step-00000500")  # by a trainer that has one path for all, or by someone's hand
+    assert newest_complete(str(tmp_path), "dcp", 0)["step"] == 500
+
+
 def test_a_root_that_is_not_there_yet_holds_nothing(tmp_path):
     assert newest_complete(str(tmp_path / "later"), "dcp", 0) is None
 

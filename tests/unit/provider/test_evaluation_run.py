@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.agent.holds import held
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.errors import DataError
@@ -65,6 +67,19 @@ def test_the_gang_is_one_rank_told_where_checkpoint_data_and_output_are(endless)
     assert CHECKPOINT in text
     assert "manifest.json" in text
     assert [len(node["slots"]) for node in request["nodes"]] == [1]
+
+
+def test_the_checkpoint_is_held_from_the_launch_to_the_result(endless, tmp_path):
+    checkpoint = tmp_path / "checkpoints" / "g0001-a0001" / "step-00000006"
+    checkpoint.mkdir(parents=True)
+    settings = _settings(endless, deadline_s=time.time() + 100.0)
+    open_evaluation(settings, checkpoint=str(checkpoint)).start()
+    root = tmp_path / "checkpoints"
+    assert held(root, now_s=time.time() + 90.0) == {checkpoint}
+    assert held(root, now_s=time.time() + 500.0) == frozenset()
+    _write(settings, {"loss": 3.0, "checkpoint_step": 6})
+    read_evaluation(settings, checkpoint=str(checkpoint), now_s=7.0)
+    assert held(root, now_s=time.time()) == frozenset()
 
 
 def test_the_shipped_evaluator_gets_its_batches_and_the_models_shape(make_pipeline, demo_spec):

@@ -215,3 +215,27 @@ def test_a_checkpoint_of_another_version_is_refused_by_version(tmp_path: Path) -
 
     with pytest.raises(DataError, match="version 2"):
         read_state(path)
+
+
+def test_a_claimed_folder_is_there_before_anything_is_saved(tmp_path: Path) -> None:
+    where = folders(tmp_path / "g0001-a0002", attempt=2)
+    where.claim()
+    where.claim()
+    assert names(tmp_path) == ["g0001-a0002"]
+
+
+def test_two_attempts_save_the_same_step_in_folders_of_their_own(tmp_path: Path) -> None:
+    first = save(folders(tmp_path / "g0001-a0001"), 7, b"first")
+    second = save(folders(tmp_path / "g0001-a0002", attempt=2), 7, b"second")
+    assert (first / "__0_0.distcp").read_bytes() == b"first"
+    assert (second / "__0_0.distcp").read_bytes() == b"second"
+
+
+def test_pruning_counts_across_the_folders_of_attempts(tmp_path: Path) -> None:
+    first = folders(tmp_path / "g0001-a0001")
+    for step in (1, 2, 3):
+        save(first, step)
+    second = folders(tmp_path / "g0001-a0002", attempt=2, keep_last=2, resumed_from=first.finished(3))
+    save(second, 4)
+    second.prune(saved_step=4)
+    assert (names(first.root), names(second.root)) == (["step-00000003"], ["step-00000004"])

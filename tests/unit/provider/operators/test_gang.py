@@ -34,7 +34,7 @@ def test_the_result_is_the_last_checkpoint_and_what_it_took(trained):
     pipeline, result, _ = trained
     assert result == {
         "run_key": pipeline.scope.run_key,
-        "checkpoint": str(pipeline.scope.directory / "checkpoints" / f"step-{NUM_STEPS:08d}"),
+        "checkpoint": str(pipeline.scope.directory / "checkpoints" / "g0001-a0001" / f"step-{NUM_STEPS:08d}"),
         "checkpoint_step": NUM_STEPS,
         "digest": result["digest"],
         "step": NUM_STEPS,
@@ -113,7 +113,8 @@ def test_the_specs_deadline_stops_training_with_a_checkpoint(make_pipeline):
     with pytest.raises(GangFailedError, match="deadline"):
         pipeline.run("run_gang")
     assert not pipeline.live()
-    assert (pipeline.scope.directory / "checkpoints" / "step-00000002" / "llmsched-seal.json").is_file()
+    saved = pipeline.scope.directory / "checkpoints" / "g0001-a0001" / "step-00000002"
+    assert (saved / "llmsched-seal.json").is_file()
 
 
 def test_an_engine_that_cannot_be_asked_leaves_the_task_to_its_retries(pipeline):

@@ -72,6 +72,7 @@ def test_the_check_gets_the_same_dict_in_every_mode(tmp_path, deferrable, severa
         "saved_at_s": float,
         "world_size": type(None),
         "torn_reason": type(None),
+        "saved_by": type(None),
     }
 
 
