@@ -77,8 +77,13 @@ def _cards(report: RunReport) -> list[tuple[str, str, str]]:
         ("training loss", words.loss(report.final_loss), "last step kept"),
         ("held-out loss", words.loss(result.loss if result else None), gate),
         ("step time", words.duration(report.step_s_median), f"p95 {words.duration(report.step_s_p95)}"),
-        ("cost", words.money(report.usd), "list price" if report.price_source else "no price list"),
+        ("cost", words.money(report.usd), _cost_words(report)),
     ]
+
+
+def _cost_words(report: RunReport) -> str:
+    source = "list price" if report.price_source else "no price list"
+    return "; ".join(filter(None, (source, words.earlier(report))))
 
 
 def _card(title: str, value: str, below: str) -> Panel:

@@ -34,9 +34,18 @@ def attempts(events: Iterable[ev.AnyEvent]) -> tuple[AttemptRecord, ...]:
                 intended_at_s=event.at_s,
                 resumed_from=resumed_from,
             )
+        elif isinstance(event, ev.OthersStopped | ev.RunCancelled):
+            records = {key: _over(record, event.at_s) for key, record in records.items()}
         elif current is not None:
             records[current] = _with(records[current], event)
     return tuple(records.values())
+
+
+def _over(record: AttemptRecord, at_s: float) -> AttemptRecord:
+    """Whatever had been launched was gone by ``at_s``, though nobody watched it to its end."""
+    if record.launched_at_s is None or record.end_seen_at_s is not None:
+        return record
+    return replace(record, end_seen_at_s=at_s)
 
 
 def _with(record: AttemptRecord, event: ev.AnyEvent) -> AttemptRecord:

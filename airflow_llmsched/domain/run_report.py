@@ -130,6 +130,8 @@ class PriceList:
 class RunReport:
     """Everything the report shows. ``usd`` is None when a shape that was used has no price.
 
+    ``attempts`` and all that is told of them are those of the last generation. Only ``usd`` is of all, like the budget:
+    ``earlier_usd`` of it went to the ``num_earlier_attempts`` launches of generations before the last clear.
     ``mfu_ratio`` is model FLOP of the kept steps over what the ranks could have done in the same step time.
     """
 
@@ -150,6 +152,8 @@ class RunReport:
     step_s_p95: float | None
     mfu_ratio: float | None
     notes: tuple[str, ...] = ()
+    earlier_usd: float | None = 0.0
+    num_earlier_attempts: int = 0
 
     @property
     def lost_steps(self) -> tuple[int, ...]:

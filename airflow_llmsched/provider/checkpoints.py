@@ -18,7 +18,9 @@ def newest_complete(path: str | Sequence[str], format_name: str, min_step: int) 
     """Return the newest complete checkpoint below ``path`` if its step is at least ``min_step``, else None.
 
     Newest is the highest step of the latest attempt that has a complete one: what earlier attempts have above it, the
-    run has given up. What lies in the root itself counts beside it. Of several roots, the highest step wins. ``path`` is one root (a string, never a list of letters) or several. A root that cannot be read is logged and counts
+    run has given up. What lies in the root itself counts beside it. Of several roots, the highest step wins.
+
+    ``path`` is one root (a string, never a list of letters) or several. A root that cannot be read is logged and counts
     as "not seen yet": waiting is what a sensor is for.
     """
     format_ = load(AdapterGroup.CHECKPOINT_FORMATS, format_name)()

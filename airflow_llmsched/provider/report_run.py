@@ -53,7 +53,8 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
     """Return the report of the run's last generation as far as it is known. Raises ``StoreError``, ``JournalError``."""
     events = Journal(scope.store(), scope.run_key).read()
     state = fold(scope.run_key, events)
-    attempts = tuple(each for each in history.attempts(events) if each.key.generation == state.generation)
+    launched = history.attempts(events)
+    attempts = tuple(each for each in launched if each.key.generation == state.generation)
     spec = _or_none(run_files.read_spec, scope)
     start_s = _start_s(scope, events, state)
     evaluation = _evaluation(scope, generation_start_s=start_s)
@@ -72,10 +73,11 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         created_at_s=time.time(),
         spans=history.spans(scope.run_key, events),
         attempts=attempts,
+        earlier=tuple(each for each in launched if each.key.generation != state.generation),
         reports={each.key.attempt: _reports(each) for each in attempts},
         checkpoints=tuple(_checkpoints(scope, spec)) if spec else (),
         evaluation=evaluation,
-        prices=_prices(attempts),
+        prices=_prices(launched),
         speed=_speed(spec, attempts),
     )
 

@@ -50,6 +50,7 @@ def build_report(
     reason: str = "",
     spans: Iterable[Span] = (),
     attempts: Iterable[AttemptRecord] = (),
+    earlier: Iterable[AttemptRecord] = (),
     reports: Mapping[int, Sequence[NodeReport]] | None = None,
     checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]] = (),
     evaluation: EvaluationResult | None = None,
@@ -59,8 +60,9 @@ def build_report(
     """Put the report together; what is missing leaves a note, never an error.
 
     ``run_start_s`` to ``created_at_s`` are Unix seconds, ``run_end_s`` is now for a run that goes on. ``spans``,
-    ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`; ``checkpoints`` is what
-    storage holds, each with the verdict of a verification or None.
+    ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`, ``earlier`` the attempts
+    of generations before, which only cost. ``checkpoints`` is what storage holds, each with the verdict of a
+    verification or None.
 
     Raises:
         ValueError: As :func:`airflow_llmsched.control.ledger.build_ledger`.
@@ -71,7 +73,8 @@ def build_report(
     by_attempt = attempt_steps(ordered, reports)
     rows = tuple(_attempt_row(record, by_attempt[record.key.attempt], prices, ledger.end_s) for record in ordered)
     kept_s = _kept_durations(by_attempt)
-    usd = sum(row.usd for row in rows if row.usd is not None) if all(row.usd is not None for row in rows) else None
+    before = tuple(earlier)
+    earlier_usd = _sum([_cost(record, prices, ledger.end_s)[1] for record in before])
     return RunReport(
         names=names,
         outcome=outcome,
@@ -80,26 +83,25 @@ def build_report(
         ledger=ledger,
         attempts=rows,
         steps=tuple(row for record in ordered for row in _step_rows(record, by_attempt[record.key.attempt])),
-        checkpoints=_checkpoint_rows(ordered, reports, checkpoints),
+        checkpoints=_checkpoint_rows(ordered, reports, checkpoints, generation=names.generation),
         evaluation=evaluation,
-        usd=usd,
+        usd=_sum([earlier_usd, *(row.usd for row in rows)]),
         price_source=prices.source if prices else None,
         num_tokens_kept=sum(int(each.num_tokens_S[each.kept_S].sum()) for each in by_attempt.values()),
         num_tokens_lost=sum(int(each.num_tokens_S[~each.kept_S].sum()) for each in by_attempt.values()),
         step_s_median=float(np.median(kept_s)) if len(kept_s) else None,
         step_s_p95=float(np.quantile(kept_s, 0.95)) if len(kept_s) else None,
         mfu_ratio=_mfu_ratio(ordered, by_attempt, speed),
-        notes=_notes(ordered, by_attempt, ledger, evaluation, rows),
+        notes=_notes(ordered, by_attempt, ledger, evaluation, rows, unpriced=_unpriced((*ordered, *before), prices)),
+        earlier_usd=earlier_usd,
+        num_earlier_attempts=len(before),
     )
 
 
 def _attempt_row(
     record: AttemptRecord, steps: AttemptSteps, prices: PriceList | None, report_end_s: float
 ) -> AttemptRow:
-    launched_s, ended_s = launch_s(record), end_s(record)
-    held_until_s = report_end_s if ended_s is None else ended_s
-    node_s = 0.0 if launched_s is None else max(0.0, held_until_s - launched_s) * len(record.plan.placement.nodes)
-    usd_per_hour = prices.usd_per_hour.get(record.plan.node_shape) if prices else None
+    node_s, usd = _cost(record, prices, report_end_s)
     duration_s_S = (steps.end_s_S - steps.start_s_S)[steps.kept_S]
     return AttemptRow(
         attempt=record.key.attempt,
@@ -109,18 +111,36 @@ def _attempt_row(
         node_shape=record.plan.node_shape,
         predicted_step_s=record.plan.prediction.step_s,
         intended_at_s=record.intended_at_s,
-        launched_at_s=launched_s,
-        ended_at_s=ended_s,
+        launched_at_s=launch_s(record),
+        ended_at_s=end_s(record),
         phase=record.status.phase if record.status else None,
         resumed_from_step=record.resumed_from.step if record.resumed_from else None,
         num_steps_kept=int(steps.kept_S.sum()),
         num_steps_lost=int((~steps.kept_S).sum()),
         step_s_median=float(np.median(duration_s_S)) if len(duration_s_S) else None,
         node_s=node_s,
-        usd=None if usd_per_hour is None else node_s / HOUR_S * usd_per_hour,
+        usd=usd,
         fault=record.fault,
         reason=record.status.reason if record.status else "",
     )
+
+
+def _cost(record: AttemptRecord, prices: PriceList | None, report_end_s: float) -> tuple[float, float | None]:
+    """Return the node time of one launch (seconds) and what it cost; None for a shape without a price."""
+    launched_s, ended_s = launch_s(record), end_s(record)
+    held_until_s = report_end_s if ended_s is None else ended_s
+    node_s = 0.0 if launched_s is None else max(0.0, held_until_s - launched_s) * len(record.plan.placement.nodes)
+    usd_per_hour = prices.usd_per_hour.get(record.plan.node_shape) if prices else None
+    return node_s, None if usd_per_hour is None else node_s / HOUR_S * usd_per_hour
+
+
+def _unpriced(records: Iterable[AttemptRecord], prices: PriceList | None) -> tuple[str, ...]:
+    return tuple(sorted({record.plan.node_shape for record in records} - set(prices.usd_per_hour if prices else ())))
+
+
+def _sum(costs_usd: Sequence[float | None]) -> float | None:
+    known = [each for each in costs_usd if each is not None]
+    return sum(known) if len(known) == len(costs_usd) else None
 
 
 def _step_rows(record: AttemptRecord, steps: AttemptSteps) -> Iterable[StepRow]:
@@ -154,6 +174,8 @@ def _checkpoint_rows(
     ordered: Sequence[AttemptRecord],
     reports: Mapping[int, Sequence[NodeReport]],
     checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]],
+    *,
+    generation: int,
 ) -> tuple[CheckpointRow, ...]:
     """Join what storage holds with the trainer's marks; storage decides about the state."""
     marked: dict[str, tuple[int, CheckpointMark]] = {}
@@ -163,6 +185,8 @@ def _checkpoint_rows(
     rows = []
     for ref, verdict in checkpoints:
         attempt, mark = marked.pop(ref.path, (None, None))
+        if ref.saved_by is not None and ref.saved_by.generation == generation:
+            attempt = ref.saved_by.attempt
         state, reason = _checkpoint_state(ref, verdict)
         rows.append(
             CheckpointRow(
@@ -221,6 +245,8 @@ def _notes(
     ledger: Ledger,
     evaluation: EvaluationResult | None,
     rows: Sequence[AttemptRow],
+    *,
+    unpriced: Sequence[str],
 ) -> tuple[str, ...]:
     notes = []
     if not ordered:
@@ -236,7 +262,6 @@ def _notes(
         notes.append(f"Steps whose loss was not a finite number: {not_finite}.")
     if evaluation is None:
         notes.append("No evaluation result is known.")
-    unpriced = sorted({row.node_shape for row in rows if row.usd is None})
     if unpriced:
         notes.append(f"No list price is known for node shape {', '.join(unpriced)}, so the cost is not known.")
     unending = [str(row.attempt) for row in rows if row.ended_at_s is None and row.launched_at_s is not None]

@@ -87,10 +87,15 @@ def _cards(report: RunReport) -> list[tuple[str, str, str]]:
             f"median; 95% within {words.duration(report.step_s_p95)}; MFU {words.percent(report.mfu_ratio)}",
         ),
         ("Tokens", words.count(report.num_tokens_kept), f"kept; {words.count(report.num_tokens_lost)} lost"),
-        ("Cost", words.money(report.usd), f"at {report.price_source}" if report.price_source else "no price list"),
+        ("Cost", words.money(report.usd), _cost_words(report)),
         ("Attempts", words.count(len(report.attempts)), _fault_words(report.num_faults)),
         ("Newest checkpoint", *_newest_checkpoint(report)),
     ]
+
+
+def _cost_words(report: RunReport) -> str:
+    source = f"at {report.price_source}" if report.price_source else "no price list"
+    return "; ".join(filter(None, (words.earlier(report), source)))
 
 
 def _fault_words(num_faults: int) -> str:

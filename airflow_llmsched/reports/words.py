@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_llmsched.domain.run_report import RunReport
 from airflow_llmsched.units import GIB, KIB, MIB, MINUTE_S, TIB
 
 UNKNOWN = "—"
@@ -58,6 +59,14 @@ def money(usd: float | None) -> str:
     if usd is None:
         return UNKNOWN
     return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+
+
+def earlier(report: RunReport) -> str:
+    """What of the cost went to generations before the last clear; empty when there were none."""
+    if not report.num_earlier_attempts:
+        return ""
+    launches = "1 launch" if report.num_earlier_attempts == 1 else f"{report.num_earlier_attempts} launches"
+    return f"{money(report.earlier_usd)} of it for {launches} before the last clear"
 
 
 def percent(ratio: float | None) -> str:

@@ -48,6 +48,19 @@ ENDING: tuple[ev.AnyEvent, ...] = (
 )
 
 
+def test_gang_that_nobody_watched_to_its_end_is_over_once_nothing_is_alive() -> None:
+    """Of a clear, and of a cancel: else it would be charged for ever."""
+    ends: tuple[ev.AnyEvent, ...] = (
+        ev.OthersStopped(at_s=61.0, stopped=(FIRST.name,)),
+        ev.RunCancelled(at_s=62.0, stopped=(FIRST.name,)),
+    )
+    for end in ends:
+        (record,) = attempts((*OPENING, ev.Opened(at_s=60.0, generation=2, asked_generation=1), end))
+        assert (record.end_seen_at_s, record.status) == (end.at_s, None)
+    (seen,) = attempts((*OPENING, ev.GangEnded(at_s=50.0, key=FIRST, status=TAKEN, fault=FAULT), ends[0]))
+    assert seen.end_seen_at_s == 50.0
+
+
 def total_s(events: tuple[ev.AnyEvent, ...]) -> dict[Bucket, float]:
     found: dict[Bucket, float] = {}
     for span in spans(RUN, events):

@@ -88,6 +88,9 @@ def test_a_cleared_run_reports_its_last_generation_and_no_older_evaluation(pipel
     assert second.names.generation > first.names.generation
     assert [row.name for row in second.attempts] != [row.name for row in first.attempts]
     assert second.ledger.start_s >= cleared_at_s
+    assert (first.num_earlier_attempts, second.num_earlier_attempts) == (0, len(first.attempts))
+    assert second.earlier_usd == pytest.approx(first.usd)
+    assert second.usd == pytest.approx(first.usd + sum(row.usd for row in second.attempts))
     assert second.evaluation is None
     assert second.outcome is RunOutcome.FAILED
     pipeline.run("evaluate_checkpoint")

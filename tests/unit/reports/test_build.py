@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.checkpoint import Damaged
+from airflow_llmsched.domain.checkpoint import Damaged, SavedBy
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.run_report import CheckpointState, PriceList, RunNames, RunOutcome
@@ -61,6 +62,35 @@ def test_a_shape_without_a_price_makes_the_cost_unknown_not_zero():
     )
     assert built.usd is None
     assert any("cpu-node" in note for note in built.notes)
+
+
+def test_launches_before_a_clear_cost_too_and_are_told_apart():
+    prices = PriceList(usd_per_hour={"cpu-node": 36.0}, source="somewhere")
+    last = attempt(1, ended=20, phase=GangPhase.SUCCEEDED)
+    alone = bare(attempts=[last], prices=prices)
+    before = [attempt(number, ended=10, phase=GangPhase.STOPPED) for number in (1, 2)]
+    built = bare(attempts=[last], earlier=before, prices=prices)
+    assert built.earlier_usd > 0
+    assert built.usd == pytest.approx(alone.usd + built.earlier_usd)
+    assert (built.num_earlier_attempts, len(built.attempts)) == (2, 1)
+    assert (alone.earlier_usd, alone.num_earlier_attempts) == (0, 0)
+    assert built.ledger == alone.ledger
+
+
+def test_an_earlier_launch_without_a_price_makes_the_cost_unknown_and_says_why():
+    prices = PriceList(usd_per_hour={"cpu-node": 36.0}, source="somewhere")
+    before = attempt(1, ended=10, phase=GangPhase.STOPPED)
+    before = replace(before, plan=replace(before.plan, node_shape="rare"))
+    built = bare(attempts=[attempt(1, ended=20, phase=GangPhase.SUCCEEDED)], earlier=[before], prices=prices)
+    assert (built.usd, built.earlier_usd) == (None, None)
+    assert any("rare" in note for note in built.notes)
+
+
+def test_a_checkpoint_in_an_attempts_folder_is_that_attempts_also_without_its_mark():
+    own = replace(checkpoint(40), saved_by=SavedBy(generation=1, attempt=2))
+    old = replace(checkpoint(30), path="/other", saved_by=SavedBy(generation=0, attempt=7))
+    built = bare(checkpoints=[(own, None), (old, None)])
+    assert [(row.step, row.attempt) for row in built.checkpoints] == [(30, None), (40, 2)]
 
 
 def test_mfu_is_model_flop_of_kept_steps_over_the_peak():

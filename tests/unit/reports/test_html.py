@@ -84,6 +84,13 @@ def test_the_page_tells_the_story(page):
         assert words in page.text
 
 
+def test_the_page_says_what_went_to_launches_before_the_last_clear(finished, page):
+    assert "before the last clear" not in page.text
+    cleared = Page(render(replace(finished, num_earlier_attempts=2, earlier_usd=7.5)))
+    assert "$7.50 of it for 2 launches before the last clear" in cleared.text
+    assert "Earlier generations, 2 attempts $7.50" in cleared.text
+
+
 def test_the_page_asks_the_network_for_nothing(page):
     for tag, attributes in page.tags:
         assert not {"src", "href", "srcset", "action", "data", "poster"} & set(attributes), (tag, attributes)

@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.reports import words
+from airflow_llmsched.reports.build import build_report
+from tests.support.history import preempted_run
+
+
+def test_cost_of_earlier_generations_is_said_only_where_there_were_any():
+    built = build_report(**preempted_run())
+    assert words.earlier(built) == ""
+    assert words.earlier(replace(built, num_earlier_attempts=1, earlier_usd=2.5)) == (
+        "$2.50 of it for 1 launch before the last clear"
+    )
+    assert words.earlier(replace(built, num_earlier_attempts=3, earlier_usd=None)).startswith("— of it for 3 launches")
 
 
 @pytest.mark.parametrize(
