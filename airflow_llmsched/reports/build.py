@@ -60,8 +60,8 @@ def build_report(
     """Put the report together; what is missing leaves a note, never an error.
 
     ``run_start_s`` to ``created_at_s`` are Unix seconds, ``run_end_s`` is now for a run that goes on. ``spans``,
-    ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`, ``earlier`` the attempts
-    of generations before, which only cost. ``checkpoints`` is what storage holds, each with the verdict of a
+    ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`; attempts of generations
+    before are ``earlier`` ones, which only cost. ``checkpoints`` is what storage holds, each with the verdict of a
     verification or None.
 
     Raises:
