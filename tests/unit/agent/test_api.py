@@ -11,6 +11,7 @@ import pytest
 
 from airflow_llmsched import agent
 from airflow_llmsched.agent import api, wire
+from airflow_llmsched.agent.seal import seal
 from airflow_llmsched.agent.spool import LineReader, write_json
 
 
@@ -112,6 +113,28 @@ def test_layout_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(wire.RESUME_FROM)
     monkeypatch.setenv(wire.INIT_FROM, "/base/step-9")
     assert (agent.layout().resume_from, agent.layout().init_from) == (None, "/base/step-9")
+
+
+def test_old_checkpoints_of_all_attempts_go_when_rank_0_asks(
+    spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    paths = [root / "g0001-a0001" / f"step-{step}" for step in (1, 2)] + [root / "g0001-a0002" / "step-3"]
+    for path in paths:
+        path.mkdir(parents=True)
+        seal(path, step=int(path.name[-1]), world_size=1)
+    told = {wire.GENERATION: "1", wire.ATTEMPT: "2", wire.RESUME_FROM: str(paths[1])}
+    for name, value in (told | {wire.CHECKPOINT_ROOT: str(paths[2].parent)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "1")
+    agent.prune_checkpoints(keep_last=1, step=3)
+    assert [path.exists() for path in paths] == [True, True, True]
+    monkeypatch.setenv("RANK", "0")
+    agent.prune_checkpoints(keep_last=1, step=3)
+    assert [path.exists() for path in paths] == [False, True, True]
+    (root / ".held").symlink_to(".held")
+    agent.prune_checkpoints(keep_last=1, step=3)  # trouble with files never reaches the training
+    assert "cannot delete old checkpoints" in capsys.readouterr().err
 
 
 def test_init_span_runs_from_the_start_of_the_rank_and_is_told_once(spool: Path) -> None:

@@ -78,3 +78,14 @@ def test_used_up_budget_launches_nothing_more() -> None:
     assert isinstance(outcome, Failed)
     assert "budget used up" in outcome.reason
     assert house.driver().attempts() == launches
+
+
+def test_gang_that_a_clear_stopped_is_charged_no_longer() -> None:
+    house = SimHouse()
+    house.driver().start()
+    house.clock.sleep(20.0)
+    house.driver(generation=1).start()
+    first, second = house.driver().attempts()
+    later_s = house.clock.now_s() + 3600.0
+    assert spent_usd([first], now_s=later_s) == pytest.approx(20.0 / 3600.0, rel=0.5)
+    assert spent_usd([second], now_s=later_s) == pytest.approx(1.0, rel=0.01)
