@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_llmsched.domain.attempt import AttemptRecord
+from airflow_llmsched.domain.checkpoint import SavedBy
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.progress import CheckpointMark, NodeReport, StepRecord
 
@@ -106,18 +107,22 @@ def _writer_of(
 ) -> AttemptRecord | None:
     """The attempt that wrote the checkpoint ``resumed`` started from, by the best evidence there is.
 
-    Records end early when a node dies with unflushed ones, so an attempt that got close counts when none got there.
+    Where attempts have folders of their own, the folder tells. Else records do, which end early when a node dies with
+    unflushed ones: an attempt that got close counts when none got there.
     """
     target = _resume_step(resumed)
     path = resumed.resumed_from.path if resumed.resumed_from else ""
+    saved_by = resumed.resumed_from.saved_by if resumed.resumed_from else None
 
-    def evidence(record: AttemptRecord) -> tuple[bool, bool, bool, bool, int]:
+    def evidence(record: AttemptRecord) -> tuple[bool, bool, bool, bool, bool, int]:
+        in_its_folder = saved_by is not None and saved_by == SavedBy.of_key(record.key)
         found, own = steps[record.key.attempt], marks[record.key.attempt]
         at_step = [mark for mark in own if mark.step == target]
         reached = len(found) > 0 and int(found.step_S.max()) >= target
-        return any(mark.path == path for mark in at_step), bool(at_step), reached, len(found) > 0, record.key.attempt
+        marked = any(mark.path == path for mark in at_step)
+        return in_its_folder, marked, bool(at_step), reached, len(found) > 0, record.key.attempt
 
-    able = [record for record in earlier if _resume_step(record) < target and any(evidence(record)[:4])]
+    able = [record for record in earlier if _resume_step(record) < target and any(evidence(record)[:5])]
     return max(able, key=evidence, default=None)
 
 

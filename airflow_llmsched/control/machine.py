@@ -7,6 +7,7 @@ command is safe to repeat.
     NEW > CLOSING > PLANNING > RESUMING > READY > LAUNCHING > WATCHING > FINISHING > SUCCEEDED
                      ^  v WAITING                                v fault
                      +-------------- ASSESSING < RECOVERING <----+
+                       nothing left to train: FINISHING
     deadline: ENDING > FAILING > FAILED          cancel, from anywhere: CANCELLING > CANCELLED
 """
 

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 from airflow_llmsched import agent
 from airflow_llmsched.agent import wire
-from airflow_llmsched.errors import LlmschedError, SpecError
+from airflow_llmsched.errors import DataError, LlmschedError, SpecError
 from airflow_llmsched.trainers.checkpointing import quiet_torch
 from airflow_llmsched.trainers.data import TokenStream, read_manifest
 from airflow_llmsched.trainers.faults import Faults
@@ -97,7 +97,13 @@ def _folders(
         resumed_from=layout.resume_from,
     )
     if layout.rank == 0:
-        folders.claim()
+        try:
+            folders.claim()
+        except OSError as error:
+            message = (
+                f"cannot make {layout.checkpoint_root}, to save in: {error.strerror}; make it writable, then resume"
+            )
+            raise DataError(message) from error
     return folders
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.control.lineage import attempt_steps, in_order
+from airflow_llmsched.domain.checkpoint import SavedBy
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.identity import AttemptKey
 from tests.support.history import RUN, attempt, mark, report, step, steps
@@ -46,6 +47,23 @@ def test_an_attempt_that_never_trained_does_not_cut_the_line():
     ]
     reports = {1: [report(steps=steps(1, 9, start=2))], 3: [report(steps=steps(9, 10, start=31))]}
     assert kept(attempts, reports) == {1: list(range(1, 9)), 2: [], 3: [9, 10]}
+
+
+def test_the_folder_of_a_checkpoint_decides_who_wrote_it_before_any_record():
+    """The writer was out of sight: nobody has its marks, nor its last steps."""
+    last = attempt(3, launched=30, ended=60, phase=GangPhase.SUCCEEDED, resumed_step=6)
+    writer = SavedBy(generation=last.key.generation, attempt=1)
+    attempts = [
+        attempt(1, ended=12, phase=GangPhase.LOST),
+        attempt(2, launched=15, ended=20, phase=GangPhase.FAILED, resumed_step=2),
+        replace(last, resumed_from=replace(last.resumed_from, saved_by=writer)),
+    ]
+    reports = {
+        1: [report(steps=steps(1, 4, start=2))],
+        2: [report(steps=steps(3, 7, start=16))],
+        3: [report(steps=steps(7, 8, start=31))],
+    }
+    assert kept(attempts, reports) == {1: [1, 2, 3, 4], 2: [], 3: [7, 8]}
 
 
 def test_the_mark_of_a_checkpoint_decides_who_wrote_it():

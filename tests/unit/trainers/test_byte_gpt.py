@@ -173,6 +173,18 @@ def test_ranks_that_do_not_divide_the_batch_are_refused_before_training(tmp_path
     assert [record["kind"] for record in records(tmp_path / "spool")] == ["beat"]
 
 
+def test_a_folder_that_cannot_be_made_is_named_on_one_line_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "root").write_text("a file in its place")
+    root = tmp_path / "root" / "g0001-a0001"
+    spool = tmp_path / "spool"
+    environment = rank_environment(small_settings(), dataset=small_dataset(tmp_path), root=root, spool=spool)
+    assert train_here(monkeypatch, environment) == 1
+    assert f"llmsched trainer: cannot make {root}, to save in: Not a directory" in capfd.readouterr().err
+    assert losses(spool) == {}
+
+
 @pytest.mark.parametrize("missing", [TRAIN_VARIABLE, DATASET_VARIABLE])
 def test_a_missing_variable_is_named_on_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], missing: str
