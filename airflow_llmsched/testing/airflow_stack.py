@@ -35,7 +35,10 @@ MARKER = "LLMSCHED_STACK"
 """Environment variable that every process of a stack carries, gangs that its tasks launched included."""
 
 _LOCK_LIMIT_S = 60
-"""How long a component waits for another to be done writing: a scheduler that waited in vain ends. SQLite: 5 s."""
+"""How long a component waits for another to be done writing: a scheduler that waited in vain ends. SQLite: 5 s.
+
+Not so the api-server, whose callers try again: all its threads may wait for one that has no thread left to commit in.
+"""
 
 _PROBE_LIMIT_S = 5.0
 
@@ -238,6 +241,7 @@ class AirflowStack:
             name: {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
             for name, port in zip(self.triggerers, trigger_log_ports, strict=True)
         }
+        own["api-server"] = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_database_path(self.home)}"}
         return {name: {**own.get(name, {}), **self._own_extra.get(name, {})} for name in self.components}
 
     def _write_folder(self) -> None:

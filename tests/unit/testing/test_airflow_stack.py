@@ -76,7 +76,7 @@ def test_further_triggerers_have_names_log_ports_and_settings_of_their_own(home)
     assert stack.components == ("api-server", "scheduler", "dag-processor", "triggerer", "triggerer-2", "triggerer-3")
     port = "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT"
     assert stack._own_environment([1, 2, 3]) == {
-        "api-server": {},
+        "api-server": {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db"},
         "scheduler": {},
         "dag-processor": {},
         "triggerer": {port: "1"},
