@@ -257,6 +257,7 @@ def _notes(
     missing = _num_missing_steps(by_attempt)
     if missing:
         notes.append(f"Steps between the first and the last one kept that have no record: {missing}.")
+    notes += _began_again(ordered, by_attempt)
     not_finite = sum(int((~np.isfinite(steps.loss_S)).sum()) for steps in by_attempt.values())
     if not_finite:
         notes.append(f"Steps whose loss was not a finite number: {not_finite}.")
@@ -272,6 +273,18 @@ def _notes(
     if ledger.ratio(Bucket.UNCLASSIFIED) > MAX_UNCLASSIFIED_RATIO:
         notes.append(f"{ledger.ratio(Bucket.UNCLASSIFIED):.1%} of the wall time is covered by no measurement.")
     return tuple(notes)
+
+
+def _began_again(ordered: Sequence[AttemptRecord], by_attempt: Mapping[int, AttemptSteps]) -> Iterable[str]:
+    """A trainer that looks for its last checkpoint where it saves finds none there: each attempt has its own folder."""
+    for record in ordered:
+        step_S = by_attempt[record.key.attempt].step_S
+        if record.resumed_from is not None and len(step_S) and int(step_S.min()) <= record.resumed_from.step:
+            yield (
+                f"Attempt {record.key.attempt} was to go on from step {record.resumed_from.step} but trained step "
+                f"{int(step_S.min())}: have the trainer load LLMSCHED_RESUME_FROM, or set checkpoint.separate_paths to "
+                "false if it has one path for loading and saving."
+            )
 
 
 def _num_missing_steps(by_attempt: Mapping[int, AttemptSteps]) -> int:

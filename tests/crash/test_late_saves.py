@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.context import Outcome, Succeeded, Watch
-from airflow_llmsched.control.poller import KeepWatching
-from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.workload import RetrySpec
@@ -85,17 +83,6 @@ def house_of(num_nodes: int = 5, **changes: object) -> SimHouse:
     )
     house.context = replace(house.context, capacity_wait_s=2000.0, **changes)  # type: ignore[arg-type]
     return house
-
-
-def watched(house: SimHouse, outcome: Watch, look: object) -> ev.AnyEvent:
-    watch = outcome.state
-    channel = house.hub.open(watch.channel_root) if watch.handle else None
-    while True:
-        look()  # type: ignore[operator]
-        watch, verdict = step(house.engine, channel, watch, house.clock)
-        if not isinstance(verdict, KeepWatching):
-            return verdict.event
-        house.clock.sleep(verdict.after_s)
 
 
 def zombie_beside_a_crash(house: SimHouse) -> Outcome:
@@ -216,7 +203,7 @@ def test_every_launch_goes_on_in_one_line_and_loses_nothing_of_it(
             outcome = house.driver(generation=generation).start()
         if not isinstance(outcome, Watch):
             break
-        event = watched(house, outcome, look)
+        event = house.watched(outcome, before_look=look)
         house.clock.sleep(handoff_s)
         if number not in crashes:
             outcome = house.driver(generation=generation).handle(event)

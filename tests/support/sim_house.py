@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_llmsched import codec
+from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.poller import KeepWatching
@@ -36,6 +37,8 @@ from airflow_llmsched.sim.engine import SimEngine
 from airflow_llmsched.sim.scripts import SIM_TRAIN_COMMAND, TRAINING_VARIABLE, SimTraining
 from airflow_llmsched.sim.world import SimWorld
 from tests.support.memory_store import MemoryStore
+
+HandedEvent = ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke
 
 RUN = RunKey("ls-aaaaaaaaaaaaaaaaaaaa")
 ROOT = "mem/checkpoints"
@@ -178,20 +181,24 @@ class SimHouse:
     ) -> Succeeded | Failed:
         """Watch and hand over until the run is over, as triggers and workers do in turn."""
         while isinstance(outcome, Watch):
-            watch = codec.from_json(type(outcome.state), codec.to_json(outcome.state))
-            channel = self.hub.open(watch.channel_root) if watch.handle else None
-            while True:
-                before_look()
-                self.live()
-                watch, verdict = step(self.engine, channel, watch, self.clock)
-                if not isinstance(verdict, KeepWatching):
-                    break
-                self.clock.sleep(verdict.after_s)
+            event = self.watched(outcome, before_look=before_look)
             yielded_at_s = self.clock.now_s()
             self.clock.sleep(handoff_s)
-            outcome = self.driver(**changes).handle(verdict.event, yielded_at_s=yielded_at_s)
+            outcome = self.driver(**changes).handle(event, yielded_at_s=yielded_at_s)
         self.live()
         return outcome
+
+    def watched(self, outcome: Watch, *, before_look: Callable[[], None] = lambda: None) -> HandedEvent:
+        """Watch as a trigger would, and return what it hands over."""
+        watch = codec.from_json(type(outcome.state), codec.to_json(outcome.state))
+        channel = self.hub.open(watch.channel_root) if watch.handle else None
+        while True:
+            before_look()
+            self.live()
+            watch, verdict = step(self.engine, channel, watch, self.clock)
+            if not isinstance(verdict, KeepWatching):
+                return verdict.event
+            self.clock.sleep(verdict.after_s)
 
     def run(self, *, before_look: Callable[[], None] = lambda: None, **changes: object) -> Succeeded | Failed:
         """Start and finish."""

@@ -12,8 +12,6 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Outcome, Succeeded, Watch
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S, KILL_S
 from airflow_llmsched.control.machine import RunPhase
-from airflow_llmsched.control.poller import KeepWatching
-from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.errors import CouldNotLookError
@@ -78,20 +76,9 @@ def waiting(house: SimHouse) -> Watch:
     look = house.when_step(12, lambda: house.engine.partition(N0))
     while not awaited(house):
         assert isinstance(outcome, Watch)
-        outcome = house.driver().handle(_watched(house, outcome, look))
+        outcome = house.driver().handle(house.watched(outcome, before_look=look))
     assert isinstance(outcome, Watch)
     return outcome
-
-
-def _watched(house: SimHouse, outcome: Watch, look: object) -> ev.AnyEvent:
-    watch = outcome.state
-    channel = house.hub.open(watch.channel_root) if watch.handle else None
-    while True:
-        look()  # type: ignore[operator]
-        watch, verdict = step(house.engine, channel, watch, house.clock)
-        if not isinstance(verdict, KeepWatching):
-            return verdict.event
-        house.clock.sleep(verdict.after_s)
 
 
 def test_worker_that_died_while_waiting_forgets_nothing() -> None:
@@ -128,7 +115,7 @@ def test_lease_that_cannot_be_revoked_lets_nothing_start() -> None:
     assert isinstance(outcome, Watch)
     house.clock.sleep(5.0)
     house.engine.partition(N0)
-    event = _watched(house, outcome, lambda: None)
+    event = house.watched(outcome)
     house.hub.blind(for_s=10_000.0)
     with pytest.raises(CouldNotLookError):
         house.driver(max_look_errors=1).handle(event)
@@ -141,7 +128,7 @@ def test_stale_watcher_that_goes_on_renewing_keeps_no_zombie_alive() -> None:
     assert isinstance(outcome, Watch)
     house.clock.sleep(5.0)
     house.engine.partition(N0, heals_after_s=1.0)
-    outcome = house.driver().handle(_watched(house, outcome, lambda: None))
+    outcome = house.driver().handle(house.watched(outcome))
     assert len(awaited(house)) == 1
     root = house.driver().attempts()[0].channel_root
     assert isinstance(outcome, Watch)
@@ -199,7 +186,7 @@ def test_ranks_of_two_gangs_are_never_alive_at_once(
                 _, node, heals_after_s, offset_s = due.pop(0)
                 house.engine.partition(NodeId(node), heals_after_s=heals_after_s, clock_offset_s=offset_s)
 
-        event = _watched(house, outcome, look)
+        event = house.watched(outcome, before_look=look)
         house.clock.sleep(handoff_s)
         if number not in crashes:
             outcome = house.driver(generation=generation).handle(event)

@@ -93,6 +93,17 @@ def test_a_checkpoint_in_an_attempts_folder_is_that_attempts_also_without_its_ma
     assert [(row.step, row.attempt) for row in built.checkpoints] == [(30, None), (40, 2)]
 
 
+def test_an_attempt_that_began_again_is_told_with_what_to_do():
+    attempts = [
+        attempt(1, ended=12, phase=GangPhase.PREEMPTED),
+        attempt(2, launched=15, ended=25, phase=GangPhase.SUCCEEDED, resumed_step=4),
+    ]
+    first = [report(steps=steps(1, 6, start=2))]
+    for second, told in ((5, False), (1, True)):
+        built = bare(attempts=attempts, reports={1: first, 2: [report(steps=steps(second, 8, start=16))]})
+        assert any("separate_paths" in note and "from step 4 but" in note for note in built.notes) is told
+
+
 def test_mfu_is_model_flop_of_kept_steps_over_the_peak():
     built = build_report(**preempted_run())
     possible_s = 40 * 0.6 * 4 + (39 * 1.1 + 8.1) * 2
