@@ -79,13 +79,17 @@ class AttemptRow:
 
 
 class CheckpointState(StrEnum):
-    """What is known of a checkpoint. MARKED: only the trainer's word, not seen on storage when the report was made."""
+    """What is known of a checkpoint. MARKED: only the trainer's word, not seen on storage when the report was made.
+
+    GIVEN_UP: whole, but a later attempt went on from an earlier step, so that the run does not go on from it.
+    """
 
     VERIFIED = "verified"
     COMPLETE = "complete"
     TORN = "torn"
     DAMAGED = "damaged"
     MARKED = "marked"
+    GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

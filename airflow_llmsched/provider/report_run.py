@@ -76,6 +76,7 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         earlier=tuple(each for each in launched if each.key.generation != state.generation),
         reports={each.key.attempt: _reports(each) for each in attempts},
         checkpoints=tuple(_checkpoints(scope, spec)) if spec else (),
+        line=state.line,
         evaluation=evaluation,
         prices=_prices(launched),
         speed=_speed(spec, attempts),

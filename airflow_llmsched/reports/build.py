@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.ledger import build_ledger, end_s, launch_s, stalls
 from airflow_llmsched.control.lineage import AttemptSteps, attempt_steps, in_order
 from airflow_llmsched.domain.attempt import AttemptRecord
@@ -30,6 +31,7 @@ from airflow_llmsched.units import HOUR_S
 
 # Axes: S = step record of one attempt, in order of its start
 MAX_UNCLASSIFIED_RATIO = 0.02
+NO_LINE = CheckpointLine()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ def build_report(
     earlier: Iterable[AttemptRecord] = (),
     reports: Mapping[int, Sequence[NodeReport]] | None = None,
     checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]] = (),
+    line: CheckpointLine = NO_LINE,
     evaluation: EvaluationResult | None = None,
     prices: PriceList | None = None,
     speed: ModelSpeed | None = None,
@@ -62,7 +65,7 @@ def build_report(
     ``run_start_s`` to ``created_at_s`` are Unix seconds, ``run_end_s`` is now for a run that goes on. ``spans``,
     ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`; attempts of generations
     before are ``earlier`` ones, which only cost. ``checkpoints`` is what storage holds, each with the verdict of a
-    verification or None.
+    verification or None; ``line`` says which of it the run can go on from.
 
     Raises:
         ValueError: As :func:`airflow_llmsched.control.ledger.build_ledger`.
@@ -83,7 +86,7 @@ def build_report(
         ledger=ledger,
         attempts=rows,
         steps=tuple(row for record in ordered for row in _step_rows(record, by_attempt[record.key.attempt])),
-        checkpoints=_checkpoint_rows(ordered, reports, checkpoints, generation=names.generation),
+        checkpoints=_checkpoint_rows(ordered, reports, checkpoints, line, generation=names.generation),
         evaluation=evaluation,
         usd=_sum([earlier_usd, *(row.usd for row in rows)]),
         price_source=prices.source if prices else None,
@@ -174,6 +177,7 @@ def _checkpoint_rows(
     ordered: Sequence[AttemptRecord],
     reports: Mapping[int, Sequence[NodeReport]],
     checkpoints: Iterable[tuple[CheckpointRef, Verdict | None]],
+    line: CheckpointLine,
     *,
     generation: int,
 ) -> tuple[CheckpointRow, ...]:
@@ -187,7 +191,7 @@ def _checkpoint_rows(
         attempt, mark = marked.pop(ref.path, (None, None))
         if ref.saved_by is not None and ref.saved_by.generation == generation:
             attempt = ref.saved_by.attempt
-        state, reason = _checkpoint_state(ref, verdict)
+        state, reason = _checkpoint_state(ref, verdict, line)
         rows.append(
             CheckpointRow(
                 step=ref.step,
@@ -209,11 +213,13 @@ def _checkpoint_rows(
     return tuple(sorted(rows, key=lambda row: (row.step, row.path)))
 
 
-def _checkpoint_state(ref: CheckpointRef, verdict: Verdict | None) -> tuple[CheckpointState, str]:
+def _checkpoint_state(ref: CheckpointRef, verdict: Verdict | None, line: CheckpointLine) -> tuple[CheckpointState, str]:
     if ref.torn_reason is not None:
         return CheckpointState.TORN, ref.torn_reason
     if isinstance(verdict, Damaged):
         return CheckpointState.DAMAGED, verdict.reason
+    if why := line.why_not(ref):
+        return CheckpointState.GIVEN_UP, why
     if isinstance(verdict, Sound):
         return CheckpointState.VERIFIED, f"verified by {verdict.depth.value}"
     return CheckpointState.COMPLETE, ""

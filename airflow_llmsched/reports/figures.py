@@ -27,6 +27,8 @@ MAX_LEGEND_ENTRIES = 24
 MIN_LABELLED_RATIO = 0.06
 LOG_SCALE_FROM_RATIO = 8.0
 
+_NOT_KEPT = (CheckpointState.TORN, CheckpointState.DAMAGED, CheckpointState.GIVEN_UP)
+
 
 def figures(report: RunReport) -> dict[str, go.Figure]:
     """Return the figures there is something to show in, by name."""
@@ -224,7 +226,7 @@ def _scale_step_time(figure: go.Figure, report: RunReport) -> None:
 
 
 def _checkpoint_trace(report: RunReport) -> list[Any]:
-    good = [row for row in report.checkpoints if row.state not in (CheckpointState.TORN, CheckpointState.DAMAGED)]
+    good = [row for row in report.checkpoints if row.state not in _NOT_KEPT]
     loss_at = {row.step: row.loss for row in report.steps if row.kept}
     shown = [row for row in good if loss_at.get(row.step) is not None]
     if not shown:

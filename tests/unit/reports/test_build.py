@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.domain.checkpoint import Damaged, SavedBy
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.ledger import Bucket
@@ -102,6 +103,16 @@ def test_an_attempt_that_began_again_is_told_with_what_to_do():
     for second, told in ((5, False), (1, True)):
         built = bare(attempts=attempts, reports={1: first, 2: [report(steps=steps(second, 8, start=16))]})
         assert any("separate_paths" in note and "from step 4 but" in note for note in built.notes) is told
+
+
+def test_a_whole_checkpoint_off_the_line_is_given_up_and_says_why():
+    first, second = SavedBy(generation=1, attempt=1), SavedBy(generation=1, attempt=2)
+    line = CheckpointLine().launched(first, step=0, own_folder=True).launched(second, step=30, own_folder=True)
+    refs = [replace(checkpoint(step), saved_by=first) for step in (30, 40, 50)]
+    found = [(refs[0], None), (refs[1], None), (refs[2], Damaged(reason="cut short"))]
+    rows = bare(checkpoints=found, line=line).checkpoints
+    assert [row.state for row in rows] == [CheckpointState.COMPLETE, CheckpointState.GIVEN_UP, CheckpointState.DAMAGED]
+    assert "took over" in rows[1].reason
 
 
 def test_mfu_is_model_flop_of_kept_steps_over_the_peak():
