@@ -112,11 +112,11 @@ class SimEngine:
     def abandon(self, key: AttemptKey) -> bool:
         """Have ``submit`` start nothing under ``key``; False when it has already."""
         self._look()
-        if key.name in self._gangs:
-            return False
-        with _ABANDON:
+        with _ABANDON:  # looking and giving up are one, as in a real engine
+            if key.name in self._gangs:
+                return False
             self._abandoned.setdefault(key, self._world.time_s)
-        return True
+            return True
 
     def find(self, key: RunKey) -> Sequence[GangHandle]:
         """Return every gang of the run, abandoned ones too, oldest first."""

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class House:
             context=context,
             journal=self.journal,
             engine=self.engine,
-            planner=_two_nodes,
+            planner=partial(_two_nodes, from_behind=owner != "try-1"),
             checkpoints=DcpFormat(),
             open_channel=DirectoryChannel,
             clock=self.clock,
@@ -215,8 +216,12 @@ class House:
         return replace(state, deadline_s=float(path.read_text()))
 
 
-def _two_nodes(_workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
+def _two_nodes(
+    _workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, from_behind: bool
+) -> PlanSearch:
+    """Plan for two free nodes: a later try for others, where the gang of a thawed one would have room as well."""
     free = [node.id for node in tree.nodes if node.usable_slots and node.id not in excluded]
+    free = free[::-1] if from_behind else free
     if len(free) < 2:
         return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
     return PlanSearch(plans=(plan_of((free[0], 1), (free[1], 1)),), num_candidates=1)

@@ -17,9 +17,10 @@ from typing import Any
 
 from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.effect_points import Side
 from tests.support.crash_combos import Combination, Findings
 from tests.support.crash_house import LIMIT_S, RANK, Actor, House, Settings
-from tests.support.crash_rank import HOLDS_FROM_STEP, NUM_STEPS
+from tests.support.crash_rank import HOLDS_FROM_STEP, NUM_RANKS, NUM_STEPS
 from tests.support.crash_watch import Observer, processes
 from tests.support.crashing import Shot
 from tests.support.waiting import wait_until
@@ -38,6 +39,8 @@ class Scenario:
     fails: bool = False
     ends_early: bool = False
     ends: tuple[str, ...] = ("succeeded",)
+    owner: str = "try-1"
+    generation: int = 0
 
 
 def _to_the_middle(house: House) -> None:
@@ -45,6 +48,12 @@ def _to_the_middle(house: House) -> None:
     (house.root / "hold").touch()
     Actor(house, "start").start().result()
     wait_until(lambda: house.reached(HOLDS_FROM_STEP), LIMIT_S)
+
+
+def _dead_before_it_submits(house: House) -> None:
+    """Have a first try die with a launch intended: whoever ends it must see to it that it is never made."""
+    assert Actor(house, "attempt").start(shot=Shot("run.submit", Side.BEFORE, 1)).end() == -signal.SIGKILL
+    (house.root / "hold").unlink(missing_ok=True)
 
 
 def _to_the_reaper(house: House) -> None:
@@ -67,6 +76,9 @@ SCENARIOS: dict[str, Scenario] = {
         before=_to_the_middle,
         ends_early=True,
         ends=_EARLY,
+    ),
+    "overtakes": Scenario(
+        role="attempt", follow_ups=_WORKER, before=_dead_before_it_submits, owner="try-2", generation=1
     ),
     "killed": Scenario(
         role="cancel", follow_ups=("retried", "cleared", "failed", "success", "left", "hung"), before=_to_the_middle
@@ -109,7 +121,7 @@ def _record() -> dict[str, list[Any]]:
             house = _house(root, scenario, "retried")
             try:
                 scenario.before(house)
-                shots = Actor(house, scenario.role).start(records=True).passages()
+                shots = _victim(house, scenario).start(records=True).passages()
             finally:
                 _end(house)
         found[name] = [(shot.point, shot.side, shot.occurrence) for shot in shots if _is_wanted(shot, name)]
@@ -140,7 +152,7 @@ def run(combination: Combination) -> Findings:
                 if combination.follow_up == "thawed":
                     _freeze(house, scenario, combination)
                 else:
-                    victim = Actor(house, scenario.role).start(shot=combination.shot)
+                    victim = _victim(house, scenario).start(shot=combination.shot)
                     assert victim.end() == -signal.SIGKILL, f"it was never there\n{victim.log()}"
                     observer.look()
                     _FOLLOW_UPS[combination.follow_up](house, scenario)
@@ -162,16 +174,20 @@ def _house(root: str, scenario: Scenario, follow_up: str) -> House:
     return House(settings).open()
 
 
+def _victim(house: House, scenario: Scenario) -> Actor:
+    return Actor(house, scenario.role, owner=scenario.owner, generation=scenario.generation)
+
+
 def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
     """Stop the process at the shot; have another take its place; then let the first go on, in the middle of that."""
-    first = Actor(house, scenario.role).start(shot=combination.shot, number=signal.SIGSTOP)
+    first = _victim(house, scenario).start(shot=combination.shot, number=signal.SIGSTOP)
     wait_until(lambda: _state(first.process.pid) in "TZ", LIMIT_S)
     assert _state(first.process.pid) == "T", f"it was never there\n{first.log()}"
     if scenario.role == "trigger":
-        second = Actor(house, "go_on").start()
+        second = Actor(house, "go_on", owner=scenario.owner, generation=scenario.generation).start()
     else:
-        second = Actor(house, "attempt", owner="try-2").start()
-        wait_until(lambda: _has_begun(house, "try-2") or not second.process.is_alive(), LIMIT_S)
+        second = Actor(house, "attempt", owner="try-3", generation=scenario.generation).start()
+        wait_until(lambda: _has_begun(house, "try-3") or not second.process.is_alive(), LIMIT_S)
     os.kill(first.process.pid, signal.SIGCONT)
     (house.root / "hold").unlink(missing_ok=True)
     first.end()  # Airflow runs no more of it: how it ends is nobody's business
@@ -179,11 +195,11 @@ def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
 
 
 def _retried(house: House, scenario: Scenario) -> None:
-    _try(house, scenario, generation=0)
+    _try(house, scenario, generation=scenario.generation)
 
 
 def _cleared(house: House, scenario: Scenario) -> None:
-    _try(house, scenario, generation=1)
+    _try(house, scenario, generation=scenario.generation + 1)
 
 
 def _late(house: House, scenario: Scenario) -> None:
@@ -198,15 +214,15 @@ def _late(house: House, scenario: Scenario) -> None:
 
     wait_until(is_quiet, LIMIT_S)
     starts = [each for each in house.evidence() if each["what"] == "start"]
-    ends = [each for each in house.evidence() if each["what"] == "done" and each["step"] == NUM_STEPS]
-    _try(house, scenario, generation=0)
-    if ends:
+    succeeded = _succeeded(house.evidence())
+    _try(house, scenario, generation=scenario.generation)
+    if succeeded:
         assert [each for each in house.evidence() if each["what"] == "start"] == starts, "it was trained again"
 
 
 def _try(house: House, scenario: Scenario, *, generation: int) -> None:
-    actor = Actor(house, "attempt", owner="try-2", generation=generation).start()
-    wait_until(lambda: _has_begun(house, "try-2") or not actor.process.is_alive(), LIMIT_S)
+    actor = Actor(house, "attempt", owner="try-3", generation=generation).start()
+    wait_until(lambda: _has_begun(house, "try-3") or not actor.process.is_alive(), LIMIT_S)
     (house.root / "hold").unlink(missing_ok=True)
     result = actor.result()
     assert result["kind"] in scenario.ends, result
@@ -214,7 +230,7 @@ def _try(house: House, scenario: Scenario, *, generation: int) -> None:
 
 def _moved(house: House, scenario: Scenario) -> None:
     """Another triggerer goes on, with the state in which the task was deferred."""
-    actor = Actor(house, "go_on").start()
+    actor = Actor(house, "go_on", owner=scenario.owner, generation=scenario.generation).start()
     (house.root / "hold").unlink(missing_ok=True)
     result = actor.result()
     assert result["kind"] in scenario.ends, result
@@ -314,6 +330,14 @@ def _check(house: House, combination: Combination, observer: Observer) -> Findin
     journal = house.journal
     assert snapshots.rebuild(journal).state == fold(house.run_key, journal.read())
     return findings
+
+
+def _succeeded(evidence: list[dict[str, Any]]) -> set[str]:
+    """Return the attempts all of whose ranks did the last step and exited well."""
+    done = [
+        (each["attempt"], each["rank"]) for each in evidence if each["what"] == "done" and each["step"] == NUM_STEPS
+    ]
+    return {attempt for attempt, rank in done if all((attempt, other) in done for other in range(NUM_RANKS))}
 
 
 def _steps_beyond(evidence: list[dict[str, Any]]) -> int:

@@ -19,6 +19,7 @@ from airflow_llmsched import agent
 from airflow_llmsched.agent.seal import seal
 from tests.support.checkpoint_files import save_dcp
 
+NUM_RANKS = 2
 NUM_STEPS = 16
 INTERVAL_STEPS = 4
 STEP_S = 0.02

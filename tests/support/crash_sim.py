@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -26,6 +27,7 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining
 from tests.support.crash_combos import Combination, Findings
@@ -57,15 +59,15 @@ class CrashHouse(ReapedHouse):
         self.deferred: WatchState | None = None
         self.where = WORKER
         self.taken_over = False
-        self.max_ranks = 0
+        self.planned: Callable[[NodeId], None] = lambda _node: None
 
     def driver(self, **changes: object) -> RunDriver:
-        """Return a new worker's driver, which plans for two of the nodes that are free."""
+        """Return a new worker's driver. A later try plans for other nodes, where the gang of a thawed one has room."""
         return RunDriver(
             context=replace(self.context, **changes),  # type: ignore[arg-type]
             journal=Journal(self.store, RUN),
             engine=self.engine,
-            planner=_two_nodes,
+            planner=partial(self._plan, from_behind=changes.get("owner", "try-1") != "try-1"),
             checkpoints=self.checkpoints,
             open_channel=self.hub.open,
             clock=self.clock,
@@ -118,28 +120,34 @@ class CrashHouse(ReapedHouse):
         """Be the teardown task."""
         return open_closing_driver(self.store, RUN, engine=self.engine, clock=self.clock).release()
 
+    def _plan(
+        self, _workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, from_behind: bool
+    ) -> PlanSearch:
+        free = [node.id for node in tree.nodes if node.usable_slots == node.num_slots and node.id not in excluded]
+        free = free[::-1] if from_behind else free
+        if len(free) < 2:
+            return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
+        planned, self.planned = self.planned, lambda _node: None
+        planned(free[0])
+        return PlanSearch(plans=(plan_of((free[0], 2), (free[1], 2)),), num_candidates=1)
+
     def _stay(self) -> None:
         if self.taken_over and threading.current_thread() is not threading.main_thread():
             raise StoodStillError
 
 
-def _two_nodes(_workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
-    free = [node.id for node in tree.nodes if node.usable_slots == node.num_slots and node.id not in excluded]
-    if len(free) < 2:
-        return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
-    return PlanSearch(plans=(plan_of((free[0], 2), (free[1], 2)),), num_candidates=1)
-
-
-_AFTER_A_TRY = ("retried", "cleared", "failed", "success", "moved", "left", "hung", "thawed", "thawed_late")
+_AFTER_A_TRY = ("retried", "cleared", "failed", "success", "moved", "left", "hung", "thawed", "thawed_cleared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What befalls a run (``befall``), what is done unharmed (``before``), and then what is shot (``act``)."""
+    """What befalls a run (``befall``), what is done first (``before``), and then what is shot (``act``), by whom."""
 
     befall: Callable[[CrashHouse], None] = lambda _house: None
     before: Callable[[CrashHouse], None] = lambda _house: None
     act: Callable[[CrashHouse], object] = lambda house: house.work(owner="try-1")
+    owner: str = "try-1"
+    generation: int = 0
     ends: tuple[type, ...] = (Succeeded,)
     follow_ups: tuple[str, ...] = (*_AFTER_A_TRY, "late")
 
@@ -173,6 +181,22 @@ def _to_step_12(house: CrashHouse) -> None:
         house.clock.sleep(1.0)
 
 
+def _dead_before_it_submits(house: CrashHouse) -> None:
+    """Have a first try die with a launch intended: whoever ends it must see to it that it is never made."""
+
+    def die() -> None:
+        raise WorkerDied
+
+    with listening(Gun(Shot("run.submit", Side.BEFORE, 1), die)), pytest.raises(WorkerDied):
+        house.work(owner="try-1")
+    house.wait(40.0)
+
+
+def _taken(house: CrashHouse) -> None:
+    """Have a node that a launch is planned for be taken before it is made."""
+    house.planned = lambda node: house.engine.lose_node(node, return_after_s=20.0)
+
+
 def _reap(house: CrashHouse) -> list[str]:
     reaper = house.reaper()
     return [name for found in reaper.look() if isinstance(found.verdict, Reap) for name in reaper.reap(found).stopped]
@@ -200,13 +224,20 @@ SCENARIOS: dict[str, Scenario] = {
     "cut_off": Scenario(befall=_cut_off, follow_ups=_AFTER_A_TRY),
     "deadline": Scenario(befall=_deadline, ends=(Failed, Succeeded)),
     "long": Scenario(befall=_long),
+    "taken": Scenario(befall=_taken),
+    "overtakes": Scenario(
+        before=_dead_before_it_submits,
+        act=lambda house: house.work(owner="try-2", generation=1),
+        owner="try-2",
+        generation=1,
+    ),
     "killed": Scenario(
         before=_to_step_12,
         act=lambda house: house.driver(owner="try-1").cancel("marked failed"),
         follow_ups=_AFTER_A_TRY,
     ),
     "released": Scenario(before=_to_step_12, act=CrashHouse.release, follow_ups=("failed", "cleared", "left", "hung")),
-    "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_late")),
+    "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_cleared")),
 }
 
 
@@ -241,8 +272,8 @@ def run(combination: Combination) -> Findings:
     house = _house(scenario, lease_s=LONG_LEASE_S if combination.follow_up == "late" else LEASE_S)
     scenario.before(house)
     with _bundles_of(4 if combination.scenario == "long" else None):
-        if combination.follow_up in ("thawed", "thawed_late"):
-            _freeze(house, scenario, combination, generation=int(combination.follow_up == "thawed_late"))
+        if combination.follow_up in ("thawed", "thawed_cleared"):
+            _freeze(house, scenario, combination, is_cleared=combination.follow_up == "thawed_cleared")
         else:
             _shoot(house, scenario, combination)
             _FOLLOW_UPS[combination.follow_up](house, scenario)
@@ -256,7 +287,7 @@ def _house(scenario: Scenario, *, lease_s: float) -> CrashHouse:
     return house
 
 
-@contextmanager
+@contextlib.contextmanager
 def _bundles_of(size: int | None) -> Iterator[None]:
     """Have journals bundle and snapshot early, as if a run had lasted for months."""
     if size is None:
@@ -270,17 +301,28 @@ def _bundles_of(size: int | None) -> Iterator[None]:
         journals.BUNDLE_SIZE, snapshots.SNAPSHOT_EVERY = kept
 
 
+def _seen_by(house: CrashHouse, gun: Gun) -> contextlib.AbstractContextManager[None]:
+    """Have ``gun`` listen, and count what lives at each effect too, also where no time passes between two."""
+
+    def listener(point: str, side: Side) -> None:
+        house.live()
+        gun(point, side)
+
+    return listening(listener)
+
+
 def _shoot(house: CrashHouse, scenario: Scenario, combination: Combination) -> None:
     def die() -> None:
         raise WorkerDied(str(combination.shot))
 
-    with listening(Gun(combination.shot, die)), pytest.raises(WorkerDied):
+    with _seen_by(house, Gun(combination.shot, die)), pytest.raises(WorkerDied):
         scenario.act(house)
     house.live()
 
 
-def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, generation: int) -> None:
+def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, is_cleared: bool) -> None:
     """Stop the process at the shot; let Airflow run another in its place; then let the first go on, in the middle."""
+    generation = scenario.generation + is_cleared
     stands, thaw = threading.Event(), threading.Event()
 
     def stand_still() -> None:
@@ -301,18 +343,18 @@ def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, 
 
     gun = Gun(combination.shot, stand_still)
     first = threading.Thread(target=be_the_first)
-    with listening(gun):
+    with _seen_by(house, gun):
         first.start()
         assert stands.wait(60.0)
         try:
             assert gun.fired
             house.taken_over = True
             house.wait(40.0)
-            by_triggerer = house.where == TRIGGERER and house.deferred is not None and generation == 0
+            by_triggerer = house.where == TRIGGERER and house.deferred is not None and not is_cleared
             outcome: Outcome = (
                 Watch(state=house.deferred)  # type: ignore[arg-type]
                 if by_triggerer
-                else house.driver(owner="try-2", generation=generation).start()
+                else house.driver(owner="try-3", generation=generation).start()
             )
             house.wait(10.0)
         finally:
@@ -320,18 +362,18 @@ def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, 
             first.join(60.0)
     assert trouble == []
     house.live()
-    owner = "try-1" if by_triggerer else "try-2"
+    owner = scenario.owner if by_triggerer else "try-3"
     assert isinstance(house.go_on(outcome, owner=owner, generation=generation), scenario.ends)
 
 
 def _retried(house: CrashHouse, scenario: Scenario) -> None:
     house.wait(30.0)
-    _try(house, scenario, generation=0)
+    _try(house, scenario, generation=scenario.generation)
 
 
 def _cleared(house: CrashHouse, scenario: Scenario) -> None:
     house.wait(30.0)
-    _try(house, scenario, generation=1)
+    _try(house, scenario, generation=scenario.generation + 1)
 
 
 def _late(house: CrashHouse, scenario: Scenario) -> None:
@@ -339,13 +381,13 @@ def _late(house: CrashHouse, scenario: Scenario) -> None:
     house.wait(3600.0)
     gangs = house.engine.find(RUN)
     done = any(status.phase is GangPhase.SUCCEEDED for status in house.engine.poll(gangs).values())
-    _try(house, scenario, generation=0)
+    _try(house, scenario, generation=scenario.generation)
     if done:
         assert house.engine.find(RUN) == gangs, "what had succeeded was trained again"
 
 
 def _try(house: CrashHouse, scenario: Scenario, *, generation: int) -> None:
-    outcome = house.work(owner="try-2", generation=generation)
+    outcome = house.work(owner="try-3", generation=generation)
     assert isinstance(outcome, scenario.ends), outcome
 
 
@@ -368,7 +410,9 @@ def _moved(house: CrashHouse, scenario: Scenario) -> None:
     """Another triggerer goes on, with the state in which the task was deferred."""
     assert house.deferred is not None
     house.wait(40.0)
-    assert isinstance(house.go_on(Watch(state=house.deferred), owner="try-1"), scenario.ends)
+    assert isinstance(
+        house.go_on(Watch(state=house.deferred), owner=scenario.owner, generation=scenario.generation), scenario.ends
+    )
 
 
 def _left(house: CrashHouse, _scenario: Scenario) -> None:
