@@ -72,6 +72,11 @@ def starts(
     ]
 
 
+def whose(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return environment entries by which a process says whose it is when every file of its attempt is gone."""
+    return {wire.CHANNEL: body["channel_root"], wire.ORIGIN: json.dumps(body["origin"], separators=(",", ":"))}
+
+
 def spawn(start: Start, *, log: Path) -> int:
     """Start one process in its own group, without our signal mask, its output in ``log``. Returns its pid."""
     return os.posix_spawn(
@@ -105,6 +110,7 @@ def _environ(
         wire.LAYOUT: json.dumps(body["layout"], separators=(",", ":")),
         wire.GRACE_S: repr(float(body["grace_s"])),
         wire.SUPERVISOR: supervisor,
+        **whose(body),
     }
 
 

@@ -83,6 +83,12 @@ def myself() -> Process:
     return process
 
 
+def started_at_s(process: Process) -> float:
+    """Return when a process started (Unix seconds), to a hundredth of a second or so."""
+    booted_at_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted_at_s + process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
 def alive(process: Process) -> bool:
     """Whether exactly this process still runs. A zombie does not."""
     stat = read_stat(process.pid)
@@ -119,12 +125,9 @@ class Census:
         They are those that ``left_by``, which has ended, may have left: should it have started since the processes were
         counted, they are counted again.
         """
-        if self._stats is None or (left_by is not None and left_by.start_ticks >= self._taken_ticks):
-            self._taken_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-            self._stats, self._environments = everything(), {}
+        stats = self._count(left_by)
         wanted = _entries(marks)
         mine = os.getpid()
-        stats = self._stats
         hits = {
             pid for pid, stat in stats.items() if pid != mine and not stat.dead and wanted <= self._environment(pid)
         }
@@ -137,6 +140,24 @@ class Census:
 
         ordered = sorted(hits, key=lambda pid: (depth(pid), pid))
         return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in ordered]
+
+    def environments(self, name: str) -> dict[Process, dict[str, str]]:
+        """Return the environments of live processes, except this one, in which ``name`` is set."""
+        start = f"{name}=".encode()
+        mine = os.getpid()
+        found = {}
+        for pid, stat in self._count(None).items():
+            entries = self._environment(pid)
+            if pid != mine and not stat.dead and any(entry.startswith(start) for entry in entries):
+                pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries)
+                found[Process(pid, stat.start_ticks, boot_id())] = {key: value for key, _, value in pairs}
+        return found
+
+    def _count(self, left_by: Process | None) -> dict[int, Stat]:
+        if self._stats is None or (left_by is not None and left_by.start_ticks >= self._taken_ticks):
+            self._taken_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+            self._stats, self._environments = everything(), {}
+        return self._stats
 
     def _environment(self, pid: int) -> frozenset[bytes]:
         if pid not in self._environments:

@@ -27,6 +27,11 @@ SUPERVISOR = "LLMSCHED_SUPERVISOR"
 """Identity of the node's supervisor, so that a rank wrapper notices its death."""
 GRACE_S = "LLMSCHED_GRACE_S"
 
+CHANNEL = "LLMSCHED_CHANNEL"
+"""Where the attempt's agents report."""
+ORIGIN = "LLMSCHED_ORIGIN"
+"""Whose the gang is, as JSON (``domain.gang.GangOrigin``): it holds when every file of the attempt is gone."""
+
 ORDERS = "orders.json"
 LOGS = "logs"
 SPOOL_DIR = "spool"

@@ -230,7 +230,9 @@ def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus, 
         )
     if watch.deadline_s is not None and at_s >= watch.deadline_s:
         return HandOver(event=_too_late(watch, at_s))
-    fault = None if was_away else _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
+    fault = _beyond_help(at_s, status)
+    if fault is None and not was_away:
+        fault = _too_slow_to_start(watch, at_s, status) or _hung(watch, at_s)
     if fault is not None:
         return HandOver(
             event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)
@@ -249,6 +251,14 @@ def _until_next(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:
     if watch.deadline_s is None:
         return KeepWatching(after_s=after_s)
     return KeepWatching(after_s=max(0.0, min(after_s, watch.deadline_s - at_s)))
+
+
+def _beyond_help(at_s: float, status: GangStatus) -> Fault | None:
+    """Return the engine's word that a live gang must be ended from outside."""
+    if status.fault is None:
+        return None
+    node = next((node.node for node in status.nodes if node.reason), None)
+    return Fault(kind=status.fault, summary=status.reason, at_s=at_s, node=node)
 
 
 def _too_slow_to_start(watch: WatchState, at_s: float, status: GangStatus) -> Fault | None:

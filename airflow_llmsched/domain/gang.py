@@ -138,7 +138,8 @@ class NodeStatus:
 class GangStatus:
     """A gang as the engine sees it now. ``first_end`` is the rank whose end explains the gang's.
 
-    ``fault`` is the engine's word for why the gang ended, where it knows more than the phase says, else None.
+    ``fault`` is the engine's word for why the gang ended, where it knows more than the phase says, else None; of a live
+    gang, why it must be ended from outside: what is left of it will never end by itself.
     ``unconfirmed_nodes`` are those of an ended gang on which its ranks may be alive all the same: they cannot be seen.
     """
 

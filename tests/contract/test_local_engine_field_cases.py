@@ -21,6 +21,7 @@ from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, Launcher
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.progress import ChannelCursor
+from airflow_llmsched.engines.local import states
 from airflow_llmsched.engines.local.client import spawn_supervisors
 from airflow_llmsched.errors import LaunchError
 from airflow_llmsched.telemetry.channel import DirectoryChannel
@@ -272,6 +273,28 @@ def test_ranks_end_themselves_when_their_supervisors_were_killed(harness: LocalH
     assert status.fault is FaultKind.NODE_LOST
     assert "n0" in status.reason
     assert harness.processes(handle) == []
+
+
+def test_ranks_that_lost_supervisor_and_wrapper_are_noticed_and_can_be_stopped(
+    harness: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "ORPHANS_END_S", 0.5)
+    handle = submit(harness, gang_of(harness, [HANGS] * 4, grace_s=0.5))
+    running(harness, handle)
+    lone = [each for each in harness.processes(handle, "n1") if b"behave.py" in _command(each)]
+    lone = [each for each in lone if b"agent.rank" not in _command(each)]
+    assert len(lone) == 2
+    for process in harness.processes(handle, "n1"):
+        if process not in lone:
+            proc.send(process, signal.SIGKILL)
+    wait_until(lambda: poll(harness, handle).fault is FaultKind.NODE_LOST, LIMIT_S)
+    status = poll(harness, handle)
+    assert not status.phase.ended
+    assert "node n1" in status.reason
+    assert all(map(proc.alive, lone))
+    harness.engine.stop(handle, grace_s=0.2)
+    assert not any(map(proc.alive, lone))
+    assert poll(harness, handle).phase is GangPhase.LOST
 
 
 def test_f6_rank_1_exits_3_and_rank_0_blocks_yet_the_gang_ends(harness: LocalHarness) -> None:

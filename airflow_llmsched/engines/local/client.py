@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.gangdir import GangDir
+from airflow_llmsched.agent.launch import whose
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
@@ -178,6 +179,7 @@ class LocalClient:
             nodes=tuple(_node_facts(files, name, part["node"], census) for part in request["body"]["nodes"]),
             submitted_at_s=request["submitted_at_s"],
             start_limit_s=request["body"]["start_limit_s"],
+            grace_s=request["body"]["grace_s"],
             go=files.gang.go.exists(),
             stop_at_s=None if stop is None else stop["at_s"],
             abort=read_json(files.gang.abort),
@@ -219,6 +221,16 @@ class LocalClient:
             # A supervisor that we had to kill wrote no last record; its node was stopped all the same.
             with _STOP_RECORD:
                 create_json(gang.node(node).exit, _stopped_record(node))
+
+    def stray_names(self, census: proc.Census) -> dict[str, dict[proc.Process, dict[str, str]]]:
+        """Return the attempts below this root whose directory somebody deleted, and their processes' environments."""
+        found: dict[str, dict[proc.Process, dict[str, str]]] = {}
+        for process, environment in census.environments(wire.SPOOL).items():
+            name = environment.get(wire.ATTEMPT_NAME, "")
+            is_here = Path(environment[wire.SPOOL]).is_relative_to(self._gangs / name)
+            if is_attempt_name(name) and is_here and not (self._gangs / name).exists():
+                found.setdefault(name, {})[process] = environment
+        return found
 
     def strays(self, name: str, nodes: Sequence[NodeId], *, census: proc.Census | None = None) -> list[proc.Process]:
         """Return the live processes of an attempt whose directory somebody deleted."""
@@ -282,6 +294,10 @@ def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
     They start nothing before go.json is there. Raises ``OSError`` or ``subprocess.SubprocessError``.
     """
     environ = {key: value for key, value in os.environ.items() if _KEPT_FROM_RANKS not in key}
+    request = read_json(gang.request)
+    if request is None:
+        raise FileNotFoundError(f"{gang.request} is missing: {gang.path} is no attempt's directory")
+    environ |= whose(request["body"])
     starting = []
     try:
         for node in nodes:

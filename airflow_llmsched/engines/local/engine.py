@@ -6,12 +6,13 @@ What it starts outlives whoever called it, and is found again by run key from an
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from airflow_llmsched.agent import proc
+from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.domain.gang import (
     FoundGang,
     GangHandle,
@@ -70,6 +71,8 @@ class LocalEngine:
         handle = self._handle(key)
         with _looking("submit"), self._client.exclusive():
             if not self._client.exists(handle.native_id):
+                if self._client.strays(handle.native_id, self._nodes):
+                    return handle
                 self._refuse_abandoned(key)
                 self._refuse_what_is_not_free(request)
                 if not self._client.create(request):
@@ -85,14 +88,20 @@ class LocalEngine:
             return self._client.abandon(key.name)
 
     def find(self, key: RunKey) -> Sequence[GangHandle]:
-        """Return every gang of the run, live, ended and abandoned, oldest first. Raises ``CouldNotLookError``."""
+        """Return every gang of the run, live, ended and abandoned, oldest first. Raises ``CouldNotLookError``.
+
+        One whose directory was deleted is found as long as a process of it lives.
+        """
         with _looking("find"):
-            keys = [_parse(name) for name in self._client.names()]
-        mine = [each for each in keys if each.run == key]
+            names = {*self._client.names(), *self._client.stray_names(proc.Census())}
+        mine = [each for each in map(_parse, names) if each.run == key]
         return [self._handle(each) for each in sorted(mine, key=lambda each: (each.generation, each.attempt))]
 
     def find_all(self) -> Sequence[FoundGang]:
-        """Return every gang below ``root`` that has not ended, oldest first. Raises ``CouldNotLookError``."""
+        """Return every gang below ``root`` that has not ended, oldest first. Raises ``CouldNotLookError``.
+
+        One whose directory was deleted says through its processes' environment what it is.
+        """
         now_s, census = time.time(), proc.Census()
         with _looking("find"):
             live = [
@@ -100,6 +109,7 @@ class LocalEngine:
                 for name in self._client.names()
                 if not self._status(self._handle(_parse(name)), now_s=now_s, census=census).phase.ended
             ]
+            live += [self._found_stray(_parse(name), left) for name, left in self._client.stray_names(census).items()]
         return sorted(live, key=lambda gang: (gang.submitted_at_s, gang.handle.native_id))
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
@@ -164,6 +174,16 @@ class LocalEngine:
             submitted_at_s=request["submitted_at_s"],
             origin=None if origin is None else GangOrigin(**origin),
             agents_seen_at_s=max(signs_s, default=None),
+        )
+
+    def _found_stray(self, key: AttemptKey, left: Mapping[proc.Process, Mapping[str, str]]) -> FoundGang:
+        said = next(iter(left.values()))
+        origin = json.loads(said[wire.ORIGIN])
+        return FoundGang(
+            handle=self._handle(key),
+            channel_root=said[wire.CHANNEL],
+            submitted_at_s=min(proc.started_at_s(process) for process in left),
+            origin=None if origin is None else GangOrigin(**origin),
         )
 
     def _status(self, handle: GangHandle, *, now_s: float, census: proc.Census | None = None) -> GangStatus:

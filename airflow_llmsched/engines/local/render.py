@@ -18,7 +18,10 @@ _ATTEMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}-g[0-9]{1,9}-a[0-9]
 _RESERVED = "LLMSCHED_"
 _AGENT_SETS = frozenset(
     f"{_RESERVED}{name}"
-    for name in ("RUN_KEY", "GENERATION", "ATTEMPT", "ATTEMPT_NAME", "NODE", "SPOOL", "LAYOUT", "GRACE_S", "SUPERVISOR")
+    for name in (
+        *("RUN_KEY", "GENERATION", "ATTEMPT", "ATTEMPT_NAME", "NODE", "SPOOL", "LAYOUT", "GRACE_S", "SUPERVISOR"),
+        *("CHANNEL", "ORIGIN"),
+    )
 )
 
 

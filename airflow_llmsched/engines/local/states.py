@@ -24,6 +24,9 @@ PHASE: dict[FaultKind, GangPhase] = {
 }
 """The phase of a gang that ended for a fault the agents named. Faults that only control can see are not among them."""
 
+ORPHANS_END_S = 15.0
+"""How long rank wrappers may take, beyond the grace, to end their ranks once they have lost their supervisor."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
@@ -50,11 +53,15 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangFacts:
-    """One attempt. ``abort`` is the first supervisor's reason to give up, ``stop_at_s`` when the engine was told to."""
+    """One attempt. ``abort`` is the first supervisor's reason to give up, ``stop_at_s`` when the engine was told to.
+
+    ``grace_s`` is what ranks get to end when nobody says otherwise.
+    """
 
     nodes: tuple[NodeFacts, ...]
     submitted_at_s: float
     start_limit_s: float
+    grace_s: float = 0.0
     go: bool = False
     stop_at_s: float | None = None
     abort: Mapping[str, Any] | None = None
@@ -71,8 +78,23 @@ def status_of(facts: GangFacts, *, now_s: float) -> GangStatus:
         started_at_s=None if None in starts else max(start for start in starts if start is not None),
     )
     if not all(node.phase.ended for node in nodes):
-        return status
+        return _live(status, facts, now_s=now_s)
     return _ended(status, facts)
+
+
+def _live(status: GangStatus, facts: GangFacts, *, now_s: float) -> GangStatus:
+    """A gang whose ranks nobody on their node will ever end is alive, but must be ended from outside."""
+    left = [node.node for node in facts.nodes if _is_left_alone(node, facts, now_s=now_s)]
+    if not left:
+        return status
+    names = ", ".join(left)
+    reason = f"node {names}: supervisor and rank wrappers are gone, and ranks they left go on unwatched"
+    return replace(status, fault=FaultKind.NODE_LOST, reason=reason)
+
+
+def _is_left_alone(node: NodeFacts, facts: GangFacts, *, now_s: float) -> bool:
+    last_sign_s = facts.submitted_at_s if node.alive_at_s is None else node.alive_at_s
+    return node.stray and now_s >= last_sign_s + facts.grace_s + ORPHANS_END_S
 
 
 def _node_status(node: NodeFacts, facts: GangFacts, *, now_s: float) -> NodeStatus:

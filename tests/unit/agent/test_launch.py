@@ -20,6 +20,8 @@ BODY: dict[str, Any] = {
     "environment": {"LLMSCHED_DATASET": "/data", "OMP_NUM_THREADS": "2"},
     "layout": {"dp": 4},
     "world_size": 4,
+    "channel_root": "/runs/x/channel",
+    "origin": {"deployment_id": "d", "run": "ls-x", "dag_id": "a dag", "run_id": "r"},
     "nodes": [{"node": "n0", "ranks": [0, 1]}, {"node": "n1", "ranks": [2, 3]}],
     "start_limit_s": 90.5,
     "grace_s": 10,
@@ -90,6 +92,8 @@ def test_environment_says_who_the_rank_is_and_what_the_gang_asked_for_wins_over_
     assert environ[wire.SPOOL] == "/gang/nodes/n0/spool"
     assert (environ[wire.RUN_KEY], environ[wire.GENERATION], environ[wire.ATTEMPT]) == ("ls-x", "2", "3")
     assert environ[wire.ATTEMPT_NAME] == "ls-x-g2-a3"
+    assert environ[wire.CHANNEL] == BODY["channel_root"]
+    assert json.loads(environ[wire.ORIGIN]) == BODY["origin"]
     assert json.loads(environ[wire.LAYOUT]) == {"dp": 4}
     assert environ[wire.SUPERVISOR] == "1:2:boot"
 

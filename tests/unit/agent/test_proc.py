@@ -215,6 +215,20 @@ print(proc.end_all(lambda: proc.descendants(os.getpid()), grace_s=1.0))
     assert subprocess.check_output([sys.executable, "-c", program], text=True).splitlines() == ["1 True", "[]"]
 
 
+def test_census_tells_the_environments_of_all_who_have_a_variable() -> None:
+    odd = {"CENSUS_ODD": "a=b c\udcff", "OTHER": ""}
+    process = subprocess.Popen(IDLE, env=odd)
+    try:
+        (found,) = wait_until(lambda: list(proc.Census().environments("CENSUS_ODD").items()), 20.0)
+        assert found[0].pid == process.pid
+        assert found[1].items() >= odd.items()
+        assert abs(proc.started_at_s(found[0]) - time.time()) < 25.0
+        assert proc.Census().environments("CENSUS_OD") == {}
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_census_is_taken_once_for_many_marks_and_again_for_who_started_later() -> None:
     census = proc.Census()
     marked = [subprocess.Popen(IDLE, env={"CENSUS_TEST": str(index)}) for index in range(2)]

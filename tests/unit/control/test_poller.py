@@ -20,7 +20,7 @@ from airflow_llmsched.control.poller import (
     wants_reports,
 )
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus, NodeStatus, RankEnd
-from airflow_llmsched.domain.health import FaultKind
+from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProgress, StepRecord
 from tests.support.sim_house import RUN
@@ -121,6 +121,24 @@ def test_errors_are_met_with_longer_and_longer_pauses() -> None:
         pauses_s.append(verdict.after_s)
     assert pauses_s[:4] == [4.0, 8.0, 16.0, 32.0]
     assert pauses_s[-1] == MAX_BACKOFF_S
+
+
+@pytest.mark.parametrize("looked_at_s", [101.0, 100_000.0])
+def test_live_gang_that_the_engine_says_will_never_end_by_itself_is_handed_over_at_once(looked_at_s: float) -> None:
+    nodes = (
+        NodeStatus(node=NodeId("n0"), phase=GangPhase.STOPPED),
+        NodeStatus(node=NodeId("n1"), phase=GangPhase.RUNNING, reason="its supervisor is gone"),
+    )
+    left = replace(
+        status(GangPhase.RUNNING, looked_at_s), nodes=nodes, fault=FaultKind.NODE_LOST, reason="ranks go on unwatched"
+    )
+    watch, _ = observe(WATCH, running(100.5))
+    _, verdict = observe(watch, Observation(at_s=looked_at_s, status=left))
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.FaultDetected)
+    assert verdict.event.fault == Fault(
+        kind=FaultKind.NODE_LOST, summary="ranks go on unwatched", at_s=looked_at_s, node=NodeId("n1")
+    )
 
 
 def test_gang_that_does_not_start_in_time_is_a_fault_that_names_the_node() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from airflow_llmsched import registry
 from airflow_llmsched.agent import proc
-from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
@@ -137,6 +139,31 @@ def test_gang_whose_directory_was_deleted_is_gone_only_when_its_processes_are(ha
     harness.engine.stop(handle, grace_s=0.2)
     assert [process for process in processes if proc.alive(process)] == []
     assert poll(harness, handle).phase is GangPhase.LOST
+
+
+def test_gang_whose_directory_was_deleted_is_found_as_long_as_a_process_of_it_lives(harness: LocalHarness) -> None:
+    origin = GangOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
+    gang = replace(gang_of(harness, [HANGS_ON] * 4, grace_s=60.0), origin=origin)
+    began_s = time.time()
+    handle = submit(harness, gang)
+    running(harness, handle)
+    for node in ("n0", "n1"):
+        assert proc.send(harness.supervisor(handle, node), signal.SIGSTOP)  # nobody ends the ranks
+    processes = harness.processes(handle)
+    shutil.rmtree(harness.root / "engine" / "gangs")
+    try:
+        for engine in (harness.engine, harness.reopened()):
+            assert list(engine.find(gang.key.run)) == [handle]
+            (found,) = engine.find_all()
+            assert (found.handle, found.channel_root, found.origin) == (handle, gang.channel_root, origin)
+            assert began_s - 1.0 <= found.submitted_at_s <= time.time() + 1.0
+            assert submit(harness, gang) == handle
+        assert set(harness.client.stray_names(proc.Census())) == {handle.native_id}
+        assert LocalEngine(root=str(harness.root / "another")).find_all() == []
+    finally:
+        harness.engine.stop(handle, grace_s=0.2)
+    assert not any(map(proc.alive, processes))
+    assert list(harness.engine.find(gang.key.run)) == list(harness.engine.find_all()) == []
 
 
 def test_preempting_a_node_that_is_not_there_names_those_that_are(harness: LocalHarness) -> None:

@@ -7,7 +7,7 @@ import pytest
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FAILURE_CLASS, FaultKind
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.engines.local.states import PHASE, GangFacts, NodeFacts, status_of
+from airflow_llmsched.engines.local.states import ORPHANS_END_S, PHASE, GangFacts, NodeFacts, status_of
 from airflow_llmsched.errors import InternalError
 
 NOW_S = 200.0
@@ -189,3 +189,18 @@ def test_gang_whose_supervisors_never_came(changes: dict[str, Any], now_s: float
 
 def test_end_without_a_last_word_is_dated_by_the_last_sign_of_life() -> None:
     assert status_of(gang(gone("n0", alive_at_s=155.5)), now_s=NOW_S).ended_at_s == 155.5
+
+
+def test_orphans_that_nobody_ends_make_a_live_gang_one_that_must_be_ended() -> None:
+    facts = gang(node("n0"), gone("n1", stray=True, alive_at_s=150.0), grace_s=10.0)
+    limit_s = 150.0 + 10.0 + ORPHANS_END_S
+    before, after = (status_of(facts, now_s=now_s) for now_s in (limit_s - 0.1, limit_s))
+    assert (before.phase, before.fault) == (GangPhase.RUNNING, None)
+    assert (after.phase, after.fault) == (GangPhase.RUNNING, FaultKind.NODE_LOST)
+    assert "node n1" in after.reason
+    assert "n0" not in after.reason
+
+
+def test_orphans_whose_supervisor_never_gave_a_sign_are_judged_from_the_submit_on() -> None:
+    facts = gang(gone("n0", stray=True, alive_at_s=None), grace_s=10.0)
+    assert status_of(facts, now_s=100.0 + 10.0 + ORPHANS_END_S).fault is FaultKind.NODE_LOST
