@@ -22,6 +22,7 @@ from airflow_llmsched.agent.fence import Lease, Orders
 from airflow_llmsched.agent.gangdir import GangDir, is_full
 from airflow_llmsched.agent.link import DirectoryLink, Link
 from airflow_llmsched.agent.meeting import hold_port
+from airflow_llmsched.agent.redact import redact, secrets_of
 from airflow_llmsched.agent.spool import read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
@@ -67,6 +68,7 @@ class Supervisor:
         self._lease = Lease(lease_s=self._body["lease_s"], start_s=self._submitted_at_s)
         self._orders = Orders(self._dir.spool)
         self._collector = Collector(self._dir.spool, node=node)
+        self._secrets = secrets_of(os.environ, self._body["environment"])
         self._launchers: dict[int, int | None] = {}
         self._terminated = False
         self._trouble: Verdict | None = None
@@ -193,7 +195,7 @@ class Supervisor:
 
     def _view(self, now_s: float, *, lease_expired: bool) -> View:
         ended = [code for code in self._launchers.values() if code is not None]
-        log_tail = tail(self._dir.launcher_log, _LAUNCHER_TAIL_LINES) if ended else ""
+        log_tail = self._last_lines(self._dir.launcher_log, _LAUNCHER_TAIL_LINES) if ended else ""
         return View(
             now_s=now_s,
             node=self._node,
@@ -264,7 +266,7 @@ class Supervisor:
             {
                 **view.end,
                 "forced": rank not in ended_before,
-                "log_tail": tail(self._dir.logs / wire.rank_log_name(rank), TAIL_LINES),
+                "log_tail": self._last_lines(self._dir.logs / wire.rank_log_name(rank), TAIL_LINES),
             }
             for rank, view in sorted(self._collector.ranks.items())
             if view.end is not None
@@ -279,6 +281,9 @@ class Supervisor:
             "ends": ends,
         }
         self._dir.write_last(self._dir.exit, record)
+
+    def _last_lines(self, path: Path, num_lines: int) -> str:
+        return redact(tail(path, num_lines), self._secrets)
 
     def _let_launchers_finish(self) -> None:
         """Wait a moment for launchers whose ranks have all exited 0, so that they need not be told to end."""

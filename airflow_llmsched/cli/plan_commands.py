@@ -25,7 +25,8 @@ from airflow_llmsched.specs import loader
 from airflow_llmsched.units import GIB
 
 EXIT_BAD_SPEC = 1
-EXIT_NO_PLAN = 2
+EXIT_NO_PLAN = 3
+"""No plan fits. Not 2, which is what a command line that makes no sense gets."""
 MAX_ROWS = 10
 
 

@@ -21,6 +21,7 @@ from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
 from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.resume import CheckpointShelf
+from airflow_llmsched.control.watching import Unseen, ask
 from airflow_llmsched.domain.decision import Decision, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault, FaultKind
@@ -103,10 +104,16 @@ class Effects:
         return self._table[type(command)](command)
 
     def live(self) -> tuple[GangHandle, ...]:
-        """Return the run's gangs that may still have ranks. Raises ``CouldNotLookError``."""
-        found = list(self._engine.find(self._context.run_key))
-        statuses = self._engine.poll(found) if found else {}
-        return tuple(handle for handle in found if not statuses[handle].phase.ended)
+        """Return the run's gangs that may still have ranks: those that cannot be judged alone, too.
+
+        Raises ``CouldNotLookError`` when none could be seen.
+        """
+        told = ask(self._engine, self._engine.find(self._context.run_key))
+        unseen = [each.reason for each in told.values() if isinstance(each, Unseen)]
+        if unseen and len(unseen) == len(told):
+            raise CouldNotLookError(unseen[0])
+        ended = {handle for handle, each in told.items() if isinstance(each, GangStatus) and each.phase.ended}
+        return tuple(handle for handle in told if handle not in ended)
 
     def stop(self, handle: GangHandle) -> GangStatus:
         """Stop a gang and return its end once nothing of it is left.

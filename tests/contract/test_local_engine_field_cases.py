@@ -297,6 +297,29 @@ def test_ranks_that_lost_supervisor_and_wrapper_are_noticed_and_can_be_stopped(
     assert poll(harness, handle).phase is GangPhase.LOST
 
 
+SIDE = """
+import os, subprocess, sys
+side = [sys.executable, "-S", "-E", "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"]
+if os.environ["RANK"] == "0":
+    subprocess.Popen(side, start_new_session=True)
+    sys.exit(1)
+os.execv(side[0], side)
+"""
+"""Rank 0 leaves a process at its side that outlives it, and rank 1 never ends."""
+
+
+def test_b6_a_failed_rank_fails_the_gang_though_what_it_left_at_its_side_runs_on(harness: LocalHarness) -> None:
+    """Field case B6: within one poll of the rank's end and the grace, and all is cleaned up."""
+    handle = submit(harness, harness.run_python(gang_of(harness, [HANGS] * 2, grace_s=0.5), SIDE))
+    status = ended(harness, handle)
+    assert status.phase is GangPhase.FAILED
+    assert status.first_end is not None
+    assert (status.first_end.rank, status.first_end.exit_code) == (0, 1)
+    assert status.ended_at_s is not None
+    assert status.ended_at_s - status.first_end.at_s < 0.5 + 5.0
+    assert harness.processes(handle) == []
+
+
 def test_f6_rank_1_exits_3_and_rank_0_blocks_yet_the_gang_ends(harness: LocalHarness) -> None:
     scripts = [HANGS_ON, RankScript(lasts_s=0.2, exit_code=3, says="CUDA error: device lost\nbye")]
     handle = submit(harness, gang_of(harness, scripts, grace_s=1.0))

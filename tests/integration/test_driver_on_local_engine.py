@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_llmsched import effect_points
 from airflow_llmsched.control.context import Failed, Succeeded, Watch
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.gang import GangPhase
@@ -18,6 +20,7 @@ from tests.support.local_house import LocalHouse
 from tests.support.sim_house import RUN
 from tests.support.waiting import wait_until
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 
 
@@ -102,3 +105,61 @@ def test_gang_that_speaks_and_then_hangs_before_its_first_step_is_caught(house: 
     assert outcome.fault.kind is FaultKind.HUNG
     assert "before its first step" in outcome.fault.summary
     assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(RUN))
+
+
+RELEASES = """
+import sys, time
+from pathlib import Path
+from tests.support.local_house import LocalHouse
+house = LocalHouse(Path(sys.argv[1]))
+Path(sys.argv[2]).touch()
+while not Path(sys.argv[3]).exists():
+    time.sleep(0.001)
+print(*house.driver(owner="teardown").release())
+"""
+
+
+def test_two_releases_at_the_same_time_are_one_release(house: LocalHouse) -> None:
+    """Field case A14: one try is cleaned up twice, and twice at once."""
+    assert isinstance(house.driver("--step-s", "5").start(), Watch)
+    go, ready = house.root / "go", [house.root / f"ready-{index}" for index in range(2)]
+    command = [sys.executable, "-c", RELEASES, str(house.root)]
+    cleaners = [
+        subprocess.Popen([*command, str(each), str(go)], stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
+        for each in ready
+    ]
+    wait_until(lambda: all(each.exists() for each in ready), LIMIT_S)
+    go.touch()
+    said = [cleaner.communicate(timeout=LIMIT_S)[0] for cleaner in cleaners]
+    assert [cleaner.returncode for cleaner in cleaners] == [0, 0]
+    assert f"{RUN}-g1-a1" in "".join(said)
+    assert house.driver(owner="teardown").release() == ()
+    kinds = [event.kind for event in house.journal.read()]
+    assert [kinds.count(kind) for kind in ("cancel_requested", "run_cancelled", "released")] == [1, 1, 1]
+    assert house.engine.find_all() == []
+
+
+class Shot(BaseException):
+    """SIGKILL, as seen from inside."""
+
+
+@pytest.mark.parametrize(
+    "point", ["run.prepare_channel", "local.submit.gang_dir", "local.submit.supervisor", "local.submit.go"]
+)
+def test_what_a_shot_worker_left_half_made_is_in_nobodys_way(house: LocalHouse, point: str) -> None:
+    """Field case A24: channel, attempt or supervisors of that name are there already when the next try makes them."""
+
+    def shoot(name: str, side: effect_points.Side) -> None:
+        if name == point and side is effect_points.Side.AFTER:
+            raise Shot(name)
+
+    effect_points.listen(shoot)
+    try:
+        with pytest.raises(Shot):
+            house.driver(owner="try-1").start()
+    finally:
+        effect_points.listen(None)
+    outcome = house.finish(house.driver(owner="try-2"))
+    assert isinstance(outcome, Succeeded), outcome
+    assert outcome.num_attempts == 1
+    assert [handle.key.name for handle in house.engine.find(RUN)] == [f"{RUN}-g1-a1"]

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--hold-at", type=int, default=0, help="step after which to wait for --hold to appear")
     parser.add_argument("--hold", type=Path)
+    parser.add_argument("--tell", default="", help="variable whose value to show before failing")
     parser.add_argument("--loss", type=float)
     parser.add_argument("--evaluate", action="store_true")
     options = parser.parse_args()
@@ -41,10 +42,13 @@ def train(options: argparse.Namespace) -> int:
     for step in range(first + 1, options.steps + 1):
         time.sleep(options.step_s)  # the work
         agent.report(step=step, loss=5.0 - step / 100, tokens=8)
-        if options.hold is not None and step == options.hold_at:
+        if options.hold is not None and step == options.hold_at and step > 0:
             wait_for(options.hold)
-        if step == options.fail_at and layout.rank == layout.world_size - 1:
+        is_mended = options.hold is not None and options.hold.exists()
+        if step == options.fail_at and layout.rank == layout.world_size - 1 and not is_mended:
             wait_for_checkpoint((step - 1) // options.interval * options.interval, layout, first=first)
+            if options.tell:
+                sys.stderr.write(f"{options.tell} is {os.environ[options.tell]}\n")
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
         leaving = agent.stop_requested()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from typing import IO, Any
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.gangdir import GangDir
 from airflow_llmsched.agent.launch import whose
+from airflow_llmsched.agent.redact import redact, secrets_of
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
@@ -25,7 +27,7 @@ from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.engines.local.attempt import AttemptFiles
 from airflow_llmsched.engines.local.render import is_attempt_name
 from airflow_llmsched.engines.local.states import GangFacts, NodeFacts, status_of
-from airflow_llmsched.errors import CouldNotLookError, LaunchError
+from airflow_llmsched.errors import CouldNotLookError, InternalError, LaunchError
 
 _FOLDERS = EffectPoint("local.folders")
 _BUILD = EffectPoint("local.submit.build")
@@ -44,6 +46,8 @@ _END_REST = EffectPoint("local.stop.end_rest")
 _STOP_RECORD = EffectPoint("local.stop.record")
 _END_STRAYS = EffectPoint("local.stop.end_strays")
 _TAKE_DOWN = EffectPoint("local.preempt.take_down")
+
+log = logging.getLogger(__name__)
 
 _SPAWN_LIMIT_S = 30.0
 _LOCK_LIMIT_S = 90.0  # more than an honest launch takes: its supervisors get the limit above
@@ -200,7 +204,7 @@ class LocalClient:
         """End every process of an attempt: its supervisors do it, or, where they cannot, we do. Idempotent."""
         gang = self.gang(name)
         nodes = [part["node"] for part in self.request(name)["body"]["nodes"]]
-        if status_of(self.facts(name), now_s=time.time()).phase.ended:
+        if self._has_ended(name):
             return
         with _STOP_MARK:
             create_json(gang.stop, {"v": wire.VERSION, "at_s": time.time(), "grace_s": grace_s})
@@ -231,6 +235,14 @@ class LocalClient:
             if is_attempt_name(name) and is_here and not (self._gangs / name).exists():
                 found.setdefault(name, {})[process] = environment
         return found
+
+    def _has_ended(self, name: str) -> bool:
+        """Whether an attempt has ended by its records; where they make no sense, it is stopped all the same."""
+        try:
+            return status_of(self.facts(name), now_s=time.time()).phase.ended
+        except (InternalError, ValueError, KeyError, TypeError) as error:
+            log.warning("attempt %s has a damaged record and is stopped unseen: %s", name, error)
+            return False
 
     def strays(self, name: str, nodes: Sequence[NodeId], *, census: proc.Census | None = None) -> list[proc.Process]:
         """Return the live processes of an attempt whose directory somebody deleted."""
@@ -272,9 +284,10 @@ class LocalClient:
         return not next(each for each in status.nodes if each.node == node).phase.ended
 
     def log_tail(self, name: str, *, rank: int, num_lines: int) -> str:
-        """Return the last lines of a rank, on whichever node it ran."""
+        """Return the last lines of a rank, on whichever node it ran, without the secrets of its environment."""
         for path in sorted((self.gang(name).path / "nodes").glob(f"*/{wire.LOGS}/{wire.rank_log_name(rank)}")):
-            return tail(path, num_lines)
+            secrets = secrets_of(os.environ, self.request(name)["body"]["environment"])
+            return redact(tail(path, num_lines), secrets)
         return ""
 
     def downtime(self, node: NodeId, *, now_s: float) -> dict[str, Any] | None:
@@ -301,13 +314,13 @@ def spawn_supervisors(gang: GangDir, name: str, nodes: list[str]) -> None:
     starting = []
     try:
         for node in nodes:
-            with _SUPERVISOR, gang.node(node).supervisor_log.open("ab") as log:
+            with _SUPERVISOR, gang.node(node).supervisor_log.open("ab") as output:
                 starting.append(
                     subprocess.Popen(
                         [sys.executable, "-P", "-m", "airflow_llmsched.agent.supervisor", str(gang.path), node],
                         stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
+                        stdout=output,
+                        stderr=output,
                         cwd="/",
                         env={**environ, **gang.marks(name, node)},
                         start_new_session=True,

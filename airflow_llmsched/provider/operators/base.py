@@ -42,10 +42,13 @@ class RunOperator(BaseOperator):
 
     def workload(self, scope: RunScope) -> WorkloadSpec:
         """Return the spec that ``OpenRunOperator`` stored. Fails the task when the run was never opened."""
+        from airflow_llmsched.provider.masking import mask_settings
         from airflow_llmsched.provider.run_files import read_spec
 
         with failing_for_good():
-            return read_spec(scope)
+            spec = read_spec(scope)
+        mask_settings(spec)
+        return spec
 
 
 class EngineOperator(RunOperator):

@@ -59,12 +59,12 @@ class EvaluateCheckpointOperator(GangOperator):
         """Act on a watcher's event."""
         return self._evaluation(settings).handle(event)
 
-    def cancel(self, settings: GangSettings, reason: str) -> None:
+    def cancel(self, settings: GangSettings, reason: str) -> tuple[str, ...]:
         """Stop the evaluation, but not that of a newer generation."""
         from airflow_llmsched.provider.evaluation_run import stop_evaluation
 
         self.log.info("stopping the evaluation: %s", reason)
-        stop_evaluation(settings, through_generation=settings.generation)
+        return stop_evaluation(settings, through_generation=settings.generation)
 
     def limits_s(self, scope: RunScope) -> list[float]:
         """Return the spec's limit for an evaluation, counted from its launch."""

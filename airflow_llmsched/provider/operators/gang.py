@@ -43,11 +43,14 @@ class RunGangOperator(GangOperator):
         # A blocking watcher hands over to itself: there is no gap to record.
         return open_driver(settings).handle(event, yielded_at_s=yielded_at_s if self.deferrable else None)
 
-    def cancel(self, settings: GangSettings, reason: str) -> None:
+    def cancel(self, settings: GangSettings, reason: str) -> tuple[str, ...]:
         """End the generation: a durable record first, then the stop."""
         from airflow_llmsched.provider.gang_run import open_driver
 
-        open_driver(settings).cancel(reason)
+        driver = open_driver(settings)
+        driver.cancel(reason)
+        key = driver.state().key
+        return (key.name,) if key.attempt else ()
 
     def limits_s(self, scope: RunScope) -> list[float]:
         """Return the spec's deadline, counted from the run's start."""

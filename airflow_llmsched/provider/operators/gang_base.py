@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DEADLINE_MARGIN_S = 60.0
 """Our own deadline lies this far below Airflow's ``execution_timeout``, whose end would run none of our code."""
 
+KILL_LIMIT_S = 4.0
+"""How long a worker that was told to end may take to end its gang. Airflow follows SIGTERM with SIGKILL after 5 s."""
+
 MAX_BROKEN_WATCHES = 3
 """Watches in a row that may fail, in either mode, before the gang is stopped rather than left unwatched."""
 
@@ -67,6 +70,7 @@ class GangOperator(EngineOperator):
         self.capacity_wait_s = capacity_wait_s
         self.max_look_errors = max_look_errors
         self._settings: GangSettings | None = None
+        self._is_killed = False
 
     @abc.abstractmethod
     def start(self, settings: GangSettings) -> Outcome:
@@ -77,8 +81,8 @@ class GangOperator(EngineOperator):
         """Act on a watcher's event."""
 
     @abc.abstractmethod
-    def cancel(self, settings: GangSettings, reason: str) -> None:
-        """End the generation's gang."""
+    def cancel(self, settings: GangSettings, reason: str) -> tuple[str, ...]:
+        """End the generation's gang, and return its name as the engine knows it."""
 
     @abc.abstractmethod
     def result(self, context: Context, settings: GangSettings, outcome: Succeeded) -> dict[str, Any]:
@@ -125,18 +129,31 @@ class GangOperator(EngineOperator):
         error = told.get("error", "unknown")
         if error == TriggerFailureReason.TRIGGER_TIMEOUT:
             with failing_for_good():
-                reason = "Airflow's time limit struck while nobody else watched"
-                self.cancel(self._prepare(context, self.scope(context)), reason)
-            raise GangFailedError(f"stopped: {reason}. Set budget.deadline in the spec instead")
+                reason = "Airflow's time limit struck while nobody watched. Set budget.deadline in the spec instead"
+                raise self._stopped(self._prepare(context, self.scope(context)), reason)
         story = "\n".join(told.get("traceback") or ()) or str(error)
         return self.resume(context, {"broken": story, "yielded_at_s": now_s()})
 
     def on_kill(self) -> None:
-        """End this generation: the worker was told to stop because someone failed, cleared or ended the task."""
-        if self._settings is not None:
-            from airflow_llmsched.provider.gang_watch import KILLED
+        """End this generation: the worker was told to stop because someone failed, cleared or ended the task.
 
-            self.cancel(self._settings, KILLED)
+        Once, and on a thread: Airflow may call it again while it is at work, kills the worker soon after, and calls it
+        in a signal handler, where the task may hold the very lock that is needed. What does not end in time has its
+        durable record, if it came that far, and is left to ``release``.
+        """
+        if self._settings is None or self._is_killed:
+            return
+        self._is_killed = True
+        from airflow_llmsched.provider.gang_watch import KILLED
+        from airflow_llmsched.provider.threads import DaemonThreads
+
+        ending = DaemonThreads(1, name="llmsched-kill").submit(self.cancel, self._settings, KILLED)
+        try:
+            ending.result(KILL_LIMIT_S)
+        except TimeoutError:
+            self.log.warning("the gang has not ended %.0f s after it was told to: release sees to it", KILL_LIMIT_S)
+        except Exception:
+            self.log.exception("the gang may still be alive: release stops it")
 
     def _follow(self, context: Context, settings: GangSettings, outcome: Outcome) -> dict[str, Any]:
         while outcome.kind == "watch":
@@ -166,11 +183,14 @@ class GangOperator(EngineOperator):
             event = codec.from_plain(cast("Any", Handover), payload["handover"])
             return self.take(settings, event, yielded_at_s=float(payload["yielded_at_s"]))
         if count_broken(settings.scope, self.purpose, owner=settings.owner) >= MAX_BROKEN_WATCHES:
-            reason = f"watching failed {MAX_BROKEN_WATCHES} times in a row: {payload['broken']}"
-            self.cancel(settings, reason)
-            raise GangFailedError(f"stopped: {reason}")
+            raise self._stopped(settings, f"watching failed {MAX_BROKEN_WATCHES} times in a row: {payload['broken']}")
         self.log.warning("watching failed and starts again: %s", payload["broken"])
         return self.start(settings)
+
+    def _stopped(self, settings: GangSettings, reason: str) -> GangFailedError:
+        """End the gang, and return the error that names it."""
+        names = self.cancel(settings, reason)
+        return GangFailedError(f"stopped {', '.join(names) or 'before there was a gang'}: {reason}")
 
     def _hand_to_trigger(self, settings: GangSettings, watch: WatchState) -> None:
         from airflow_llmsched import codec

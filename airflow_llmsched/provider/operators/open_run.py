@@ -68,6 +68,7 @@ class OpenRunOperator(RunOperator):
         """Return run key, state root and the digest of the stored spec."""
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.provider import run_files
+        from airflow_llmsched.provider.masking import mask_settings, refuse_secret_arguments
         from airflow_llmsched.provider.run_spans import measured
         from airflow_llmsched.specs.support import require_supported
 
@@ -80,6 +81,8 @@ class OpenRunOperator(RunOperator):
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             spec = self._load()
             require_supported(spec)
+            refuse_secret_arguments(spec)
+            mask_settings(spec)
             stored = run_files.write(scope, run_files.SPEC_FILE, spec)
         self.log.info("run %s of %r opened under %s", scope.run_key, spec.name, scope.state_root)
         return {

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 from airflow.sdk import DAG, Asset
 
+from airflow_llmsched import effect_points
 from airflow_llmsched.provider.config import state_root
 from airflow_llmsched.provider.task_group import pretraining_task_group
 
@@ -45,6 +49,35 @@ def note_failure(context) -> None:
         file.write(json.dumps(note) + "\n")
 
 
+def befall(point: str, side: effect_points.Side) -> None:
+    """Do to this worker what the test has written down for its DAG run and this effect: let it die or hang, once."""
+    plan = Path(state_root()) / "trouble" / f"{os.environ.get('AIRFLOW_CTX_DAG_RUN_ID')}.json"
+    if not plan.exists():
+        return
+    wanted = json.loads(plan.read_text())
+    if wanted["at"] != [point, side]:
+        return
+    plan.rename(plan.with_suffix(".done"))
+    if wanted["what"] == "hang":
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+effect_points.listen(befall)
+
+# A secret of an Airflow variable, as people write it; or, on demand, where everyone could read it.
+SECRET_SPEC = SPEC.replace(
+    "launcher:\n",
+    """launcher:
+  environment:
+    HF_TOKEN: "{{ var.json.creds.token }}"
+    OTHERS: '[{"name": "HF_TOKEN", "value": "{{ var.json.creds.token }}"}]'
+""",
+).replace(
+    "{{ params.arguments }}",
+    "{{ params.arguments }}{% if params.in_argument %}, {{ var.json.creds.token }}{% endif %}",
+)
+
 PARAMS = {
     "name": "plain",
     "steps": 12,
@@ -53,6 +86,7 @@ PARAMS = {
     "min_ranks": 2,
     "max_ranks": 4,
     "release_root": "",
+    "in_argument": False,
 }
 MACHINE = {"num_nodes": 2, "slots_per_node": 2}
 # A machine for each DAG run, so that runs at once do not wait for each other; ``release`` can be sent to a broken one.
@@ -63,12 +97,14 @@ OWN_ROOT = (
 OWN_MACHINE = {**MACHINE, "root": OWN_ROOT}
 
 
-def _dag(dag_id: str, *, deferrable: bool, machine=MACHINE, retries: int | None = None, **gang_arguments) -> None:
+def _dag(
+    dag_id: str, *, deferrable: bool, spec=SPEC, machine=MACHINE, retries: int | None = None, **gang_arguments
+) -> None:
     defaults = {"on_failure_callback": note_failure, "retry_delay": datetime.timedelta(seconds=1)}
     defaults |= {} if retries is None else {"retries": retries}
     with DAG(dag_id, schedule=None, params=PARAMS, default_args=defaults):
         pretraining_task_group(
-            spec=SPEC,
+            spec=spec,
             allow_inline=True,
             engine_options=machine,
             deferrable=deferrable,
@@ -88,3 +124,5 @@ _dag(
     retries=0,
     execution_timeout=datetime.timedelta(seconds=30),
 )
+_dag("lifecycle_impatient", deferrable=True, machine=OWN_MACHINE, retries=1, max_look_errors=2)
+_dag("lifecycle_secret", deferrable=True, spec=SECRET_SPEC, machine=OWN_MACHINE, retries=0)

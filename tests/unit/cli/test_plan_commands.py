@@ -60,7 +60,7 @@ def test_no_plan_is_an_exit_code_and_advice(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(small({"capacity": {"min_ranks": 8}})))
     result = run(path, "--nodes", 2, "--slots", 2)
-    assert result.exit_code == EXIT_NO_PLAN
+    assert result.exit_code == EXIT_NO_PLAN == 3
     assert "What would help: wait for capacity" in result.output
 
 
@@ -71,6 +71,12 @@ def test_a_bad_spec_or_shape_is_an_error_with_a_hint(spec: Path, tmp_path: Path)
     missing = run(tmp_path / "none.yaml")
     assert missing.exit_code == EXIT_BAD_SPEC
     assert "cannot be read" in missing.stderr
+
+
+def test_the_exit_code_tells_a_wrong_command_line_from_a_bad_spec_and_from_no_plan(spec: Path) -> None:
+    codes = {run(spec, "--nodse", 2).exit_code, run(spec, "--nodes", 0).exit_code, run().exit_code}
+    assert codes == {2}
+    assert len({2, EXIT_BAD_SPEC, EXIT_NO_PLAN, 0}) == 4
 
 
 def test_a_flat_fleet_has_every_level_that_the_wishes_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.effects import Effects
+from airflow_llmsched.control.launch import build_gang
 from airflow_llmsched.domain.decision import Abort, Finish
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, LaunchRequest
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest
 from airflow_llmsched.domain.health import Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
-from airflow_llmsched.errors import CapacityError, CouldNotLookError, LaunchError
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, InternalError, LaunchError
 from airflow_llmsched.planner.policies.failure import FailureHistory
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
@@ -240,3 +242,34 @@ def test_success_with_a_damaged_last_checkpoint_says_so() -> None:
     assert done.checkpoint.step == 10
     assert "trained to step 20, but the newest sound checkpoint is that of step 10" in done.note
     assert "checksum" in done.note
+
+
+@pytest.mark.parametrize("error", [InternalError("unknown outcome"), None])
+def test_a_gang_whose_status_makes_no_sense_or_is_left_out_is_stopped_all_the_same(error: Exception | None) -> None:
+    """Field case A4."""
+    house = SimHouse()
+    bad = launched(house).handle
+    good = replace(LAUNCH, key=replace(KEY, attempt=2), plan=plan_of(("n1", 2)), channel_root="ch2")
+    house.engine.submit(house.engine.render(build(house, good)), key=good.key)
+    poll, stop, stopped = house.engine.poll, house.engine.stop, []
+
+    def bad_payload(handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
+        if bad in stopped:
+            return poll(handles)
+        if bad in handles and error is not None:
+            raise error
+        return {handle: status for handle, status in poll(handles).items() if handle != bad}
+
+    def note(handle: GangHandle, *, grace_s: float) -> None:
+        stopped.append(handle)
+        stop(handle, grace_s=grace_s)
+
+    house.engine.poll, house.engine.stop = bad_payload, note  # type: ignore[method-assign]
+    assert set(effects(house).stop_live(through=None)) == {bad.key.name, good.key.name}
+    assert house.live() == ()
+
+
+def build(house: SimHouse, command: cmd.Launch) -> GangSpec:
+    return build_gang(
+        house.context, key=command.key, plan=command.plan, channel_root=command.channel_root, checkpoint=None
+    )

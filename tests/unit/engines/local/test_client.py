@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_llmsched.agent import proc
 from airflow_llmsched.agent.spool import read_json
-from airflow_llmsched.domain.gang import LaunchRequest
+from airflow_llmsched.domain.gang import GangPhase, LaunchRequest
 from airflow_llmsched.engines.local import client
 from airflow_llmsched.engines.local.client import spawn_supervisors
-from airflow_llmsched.errors import CouldNotLookError
-from airflow_llmsched.testing.engine_contract import HANGS, gang_of
+from airflow_llmsched.errors import CouldNotLookError, InternalError
+from airflow_llmsched.testing.engine_contract import HANGS, RankScript, ended, gang_of, running, submit
 from tests.support.local_engine import LocalHarness
 from tests.support.waiting import wait_until
 
@@ -129,3 +130,29 @@ def test_node_is_down_until_it_returns(harness: LocalHarness) -> None:
     assert down["reason"] == "preempted"
     assert harness.client.downtime("n0", now_s=50.0) is None  # type: ignore[arg-type]
     assert harness.client.downtime("n1", now_s=0.0) is None  # type: ignore[arg-type]
+
+
+def test_an_attempt_with_a_damaged_record_is_stopped_all_the_same(harness: LocalHarness) -> None:
+    """Field case A4."""
+    handle = submit(harness, gang_of(harness, [HANGS] * 2))
+    running(harness, handle)
+    processes = harness.processes(handle)
+    node = harness.client.gang(handle.native_id).node("n0")
+    node.exit.write_text('{"outcome": "no such word", "at_s": 0.0, "ends": [], "reason": ""}')
+    with pytest.raises(InternalError, match="no such word"):
+        harness.engine.poll([handle])
+    harness.engine.stop(handle, grace_s=0.5)
+    assert not any(map(proc.alive, processes))
+    assert harness.engine.poll([handle])[handle].phase is GangPhase.STOPPED
+
+
+def test_last_lines_of_a_rank_do_not_show_the_secrets_it_was_given(harness: LocalHarness) -> None:
+    """Field case B3: not in the log's tail, nor in what explains the gang's end."""
+    fails = RankScript(exit_code=3, says="using hf_TESTsecret123 of it's-plain")
+    gang = gang_of(harness, [HANGS, fails])
+    environment = {**gang.environment, "HF_TOKEN": "hf_TESTsecret123", "SHARD": "it's-plain"}
+    handle = submit(harness, replace(gang, environment=environment))
+    status = ended(harness, handle)
+    assert status.first_end is not None
+    for text in (status.first_end.log_tail, status.reason, harness.engine.log_tail(handle, rank=1, num_lines=5)):
+        assert "using *** of it's-plain" in text

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import datetime
+import inspect
+import threading
 from pathlib import Path
 
 import pytest
 from airflow.sdk.bases.operator import TriggerFailureReason
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.gang_watch import KILLED, GangWatch
+from airflow_llmsched.provider.operators import gang_base
 from airflow_llmsched.provider.operators.gang_base import MAX_BROKEN_WATCHES, GangFailedError
 
 TRIGGER_FAILED = {"error": TriggerFailureReason.TRIGGER_FAILURE.value, "traceback": ["Traceback", "ImportError: x"]}
@@ -47,7 +52,9 @@ def test_triggers_that_keep_failing_end_the_gang_instead_of_going_on_for_ever(sl
     # Airflow replaces the task's own arguments when a trigger fails, so the count cannot be among them.
     for _ in range(MAX_BROKEN_WATCHES - 1):
         deferred.again(deferred.task.resume_execution, "__fail__", dict(TRIGGER_FAILED), deferred.context)
-    with pytest.raises(GangFailedError, match=rf"(?s)failed {MAX_BROKEN_WATCHES} times in a row.*ImportError: x"):
+    (gang,) = slow.live()
+    failed = rf"(?s)stopped {gang.key.name}: watching failed {MAX_BROKEN_WATCHES} times in a row.*ImportError: x"
+    with pytest.raises(GangFailedError, match=failed):
         deferred.task.resume_execution("__fail__", dict(TRIGGER_FAILED), deferred.context)
     assert not slow.live()
 
@@ -88,6 +95,51 @@ def test_killing_the_worker_ends_the_generation_record_first(slow):
     assert kinds.index("cancel_requested") < kinds.index("run_cancelled")
 
 
+def test_a_kill_that_comes_twice_is_one(slow, monkeypatch):
+    """Field case A28: also while the first is at work."""
+    deferred = slow.defer("run_gang")
+    reasons = []
+
+    def cancel(_settings, reason):
+        reasons.append(reason)
+        deferred.task.on_kill()  # a second SIGTERM
+
+    monkeypatch.setattr(deferred.task, "cancel", cancel)
+    deferred.task.on_kill()
+    deferred.task.on_kill()
+    assert reasons == [KILLED]
+
+
+def test_a_kill_that_hangs_gives_up_and_says_who_ends_the_gang(slow, monkeypatch, capsys):
+    """Field case A28."""
+    deferred = slow.defer("run_gang")
+    never = threading.Event()
+    monkeypatch.setattr(gang_base, "KILL_LIMIT_S", 0.1)
+    monkeypatch.setattr(LocalEngine, "stop", lambda *_arguments, **_named: never.wait(60))
+    deferred.task.on_kill()
+    assert "release sees to it" in capsys.readouterr().out
+    assert [event.kind for event in slow.journal()][-1] == "cancel_requested"
+    never.set()
+
+
+def test_a_kill_that_fails_is_logged_and_leaves_the_task_to_its_end(slow, monkeypatch, capsys):
+    deferred = slow.defer("run_gang")
+
+    def fail(_settings, _reason):
+        raise OSError("disk gone")
+
+    monkeypatch.setattr(deferred.task, "cancel", fail)
+    deferred.task.on_kill()
+    shown = capsys.readouterr().out
+    assert "may still be alive" in shown
+    assert "disk gone" in shown
+
+
+def test_the_limit_of_a_kill_lies_below_airflows():
+    delay = inspect.signature(WatchedSubprocess.kill).parameters["escalation_delay"]
+    assert delay.default > gang_base.KILL_LIMIT_S
+
+
 def test_killing_a_worker_that_had_not_begun_touches_nothing(slow):
     slow.defer("run_gang")
     slow.task("run_gang").on_kill()
@@ -111,6 +163,8 @@ def test_a_blocking_watch_that_breaks_starts_again_like_the_trigger(pipeline, mo
 
 
 def test_a_blocking_watch_that_stays_broken_stops_the_gang(slow, monkeypatch):
+    """Field case A4."""
+
     def broken(_self):
         raise RuntimeError("unforeseen")
 
