@@ -32,31 +32,37 @@ def plan_trouble(stack: AirflowStack, run_id: str, *, at: tuple[str, str], what:
     return plan.with_suffix(".done")
 
 
+class Runs(dict[str, Run]):
+    """Runs by id. Those that keep a worker for themselves are started by the test that asks for them: workers are few."""
+
+    def __init__(self, stack: AirflowStack, hold: Path) -> None:
+        super().__init__()
+        self._stack = stack
+        self._hold = hold
+
+    def start(self, run_id: str, **arguments: Any) -> None:
+        self[run_id] = Run(self._stack, run_id, self._hold, **arguments)
+
+    def __missing__(self, run_id: str) -> Run:
+        self.start(run_id, dag_id="lifecycle_blocking")
+        return self[run_id]
+
+
 @pytest.fixture(scope="module")
-def runs(stack, tmp_path_factory) -> dict[str, Run]:
-    """Runs started at once, so that they share the waiting for Airflow. Those that hold do so until their test."""
+def runs(stack, tmp_path_factory) -> Runs:
+    """Runs that wait deferred are started at once, so that they share the waiting for Airflow."""
     hold = tmp_path_factory.mktemp("field")
     plan_trouble(stack, "shot-after-submit", at=("run.submit", "after"), what="die")
     plan_trouble(stack, "shot-in-submit", at=("local.submit.gang_dir", "after"), what="die")
-    blocking: dict[str, Any] = {"dag_id": "lifecycle_blocking"}
-    mended = f'"--step-s=0.02", "--fail-at=7", "--hold={hold / "broken"}"'
-    secret: dict[str, Any] = {
-        "dag_id": "lifecycle_secret",
-        "arguments": '"--step-s=0.02", "--fail-at=7", "--tell=HF_TOKEN"',
-    }
-    started = [
-        Run(stack, "shot-after-submit", hold, **blocking),
-        Run(stack, "shot-in-submit", hold, **blocking),
-        Run(stack, "unwatched", hold, **blocking),
-        Run(stack, "hanging", hold, **blocking),
-        Run(stack, "impatient", hold, dag_id="lifecycle_impatient"),
-        Run(stack, "damaged", hold),
-        Run(stack, "again", hold),
-        Run(stack, "broken", hold, arguments=mended),
-        Run(stack, "secret", hold, **secret),
-        Run(stack, "secret-argument", hold, **secret, in_argument=True),
-    ]
-    return {run.run_id: run for run in started}
+    tells = '"--step-s=0.02", "--fail-at=7", "--tell=HF_TOKEN"'
+    started = Runs(stack, hold)
+    started.start("secret", dag_id="lifecycle_secret", arguments=tells)
+    started.start("secret-argument", dag_id="lifecycle_secret", arguments=tells, in_argument=True)
+    started.start("broken", arguments=f'"--step-s=0.02", "--fail-at=7", "--hold={hold / "broken"}"')
+    started.start("impatient", dag_id="lifecycle_impatient")
+    started.start("damaged")
+    started.start("again")
+    return started
 
 
 @pytest.mark.parametrize("run_id", ["shot-after-submit", "shot-in-submit"])
