@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow_llmsched.agent import wire
+from airflow_llmsched.agent.say import say
 from airflow_llmsched.agent.spool import LineWriter
 
 
@@ -66,7 +66,7 @@ class _Rank:
     def trouble(self, text: str) -> None:
         self.num_troubles += 1
         if self.num_troubles == 1:
-            print(f"llmsched: {text}; training goes on, further trouble is only counted", file=sys.stderr)  # noqa: T201
+            say(f"llmsched: {text}; training goes on, further trouble is only counted")
 
     def span(self, kind: str, *, start_s: float, step: int | None) -> None:
         end_s = time.time()
@@ -82,7 +82,7 @@ class _Rank:
             stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
             if stamp == self._orders_stamp:
                 return
-            with open(self.orders_path, "rb") as file:  # noqa: PTH123
+            with open(self.orders_path, "rb") as file:  # noqa: PTH123  (at every step: half the time)
                 orders = json.load(file)
             self.seen_checkpoint_seq = int(orders["checkpoint_seq"])
             self.stop = orders["stop"] is not None

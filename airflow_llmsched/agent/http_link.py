@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import sys
 import threading
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from airflow_llmsched.agent.grant import Grant
 from airflow_llmsched.agent.link import LEASE, ORDERS, REVOKED, Down, is_revoked, orders_of, until_of
+from airflow_llmsched.agent.say import say
 from airflow_llmsched.agent.spool import parse, read_json
 
 REQUEST_LIMIT_S = 10.0
@@ -212,8 +212,9 @@ class HttpLink:
         method = "GET" if data is None else "PUT"
         give_up_at_s = time.monotonic() + REQUEST_LIMIT_S
         try:
-            # Grant lets http and https URLs through and nothing else.
-            request = urllib.request.Request(url, data=data, method=method, headers=_HEADERS[method])  # noqa: S310
+            request = urllib.request.Request(  # noqa: S310  (Grant lets http and https through and nothing else)
+                url, data=data, method=method, headers=_HEADERS[method]
+            )
             with self._opener.open(request, timeout=_CONNECT_LIMIT_S) as response:
                 return _read_body(response, give_up_at_s)
         except urllib.error.HTTPError as error:
@@ -236,7 +237,7 @@ class HttpLink:
             if self._troubles.get(topic, "") == text:
                 return
             self._troubles[topic] = text
-        print(f"llmsched: node {self._node}: channel: {text or f'{topic} works again'}", file=sys.stderr, flush=True)  # noqa: T201
+        say(f"llmsched: node {self._node}: channel: {text or f'{topic} works again'}")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -74,7 +74,7 @@ def starts(
 
 def whose(body: Mapping[str, Any]) -> dict[str, str]:
     """Return environment entries by which a process says whose it is when every file of its attempt is gone."""
-    return {wire.CHANNEL: body["channel_root"], wire.ORIGIN: json.dumps(body["origin"], separators=(",", ":"))}
+    return {wire.CHANNEL: body["channel_root"], wire.ORIGIN: json.dumps(body.get("origin"), separators=(",", ":"))}
 
 
 def spawn(start: Start, *, log: Path) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.agent import proc, wire
+from airflow_llmsched.agent.say import say
 from airflow_llmsched.agent.spool import LineWriter
 
 _CANNOT_START = 127  # what a shell answers for a command it cannot run
@@ -134,13 +135,13 @@ class RankWrapper:
         try:
             self._writer.append(record)
         except OSError as error:
-            print(f"llmsched: rank {self._rank}: cannot write {self._spool}: {error}", file=sys.stderr)  # noqa: T201
+            say(f"llmsched: rank {self._rank}: cannot write {self._spool}: {error}")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command after ``--``."""
     if len(argv) < 2 or argv[0] != "--":
-        print("usage: python -m airflow_llmsched.agent.rank -- COMMAND...", file=sys.stderr)  # noqa: T201
+        say("usage: python -m airflow_llmsched.agent.rank -- COMMAND...")
         return 2
     return RankWrapper(argv[1:], os.environ).run()
 

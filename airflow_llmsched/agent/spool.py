@@ -98,7 +98,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace ``path``; readers see the old value or the new one. Raises ``OSError`` naming ``path``."""
     try:
-        os.replace(_temporary(path, value), path)  # noqa: PTH105
+        _temporary(path, value).replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -112,7 +112,7 @@ def create_json(path: Path, value: dict[str, Any]) -> bool:
         except FileExistsError:
             return False
         finally:
-            os.unlink(temporary)  # noqa: PTH108
+            temporary.unlink()
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     return True
@@ -155,13 +155,13 @@ def _tame(line: str) -> str:
     return line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + "…"
 
 
-def _temporary(path: Path, value: dict[str, Any]) -> str:
-    temporary = str(path.with_name(f".{path.name[:80]}.{os.getpid()}.{time.monotonic_ns()}"))
+def _temporary(path: Path, value: dict[str, Any]) -> Path:
+    temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}.{time.monotonic_ns()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(json.dumps(value, separators=(",", ":")).encode())
     except BaseException:
-        os.unlink(temporary)  # noqa: PTH108
+        temporary.unlink()
         raise
     return temporary

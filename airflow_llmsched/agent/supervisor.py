@@ -23,6 +23,7 @@ from airflow_llmsched.agent.gangdir import GangDir, is_full
 from airflow_llmsched.agent.link import DirectoryLink, Link
 from airflow_llmsched.agent.meeting import hold_port
 from airflow_llmsched.agent.redact import redact, secrets_of
+from airflow_llmsched.agent.say import say
 from airflow_llmsched.agent.spool import read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
@@ -136,7 +137,7 @@ class Supervisor:
             elif self._go_at_s is None:
                 self._trouble = Verdict(ABORTED, "start_failed", f"node {self._node} cannot start: {error}")
             else:
-                print(f"llmsched: node {self._node}: {error}", file=sys.stderr)  # noqa: T201
+                say(f"llmsched: node {self._node}: {error}")
 
     def _launch(self) -> None:
         """Start the ranks once the engine says go: by then every node of the gang has its supervisor.
@@ -312,7 +313,7 @@ class Supervisor:
         try:
             self._dir.write_last(self._gang.abort, abort, once=True)
         except OSError as error:
-            print(f"llmsched: node {self._node}: cannot announce {verdict}: {error}", file=sys.stderr)  # noqa: T201
+            say(f"llmsched: node {self._node}: cannot announce {verdict}: {error}")
         return verdict
 
     def _end_tree(self) -> None:
@@ -328,7 +329,7 @@ class Supervisor:
         left = proc.end_all(find, grace_s=grace_s, reap=self._reap)
         self._reap()
         if left:
-            print(f"llmsched: node {self._node}: could not end {left}", file=sys.stderr)  # noqa: T201
+            say(f"llmsched: node {self._node}: could not end {left}")
 
 
 def open_link(body: dict[str, Any], *, node: str) -> Link:
@@ -345,7 +346,7 @@ def open_link(body: dict[str, Any], *, node: str) -> Link:
 def main(argv: list[str]) -> int:
     """Detach, claim the node, supervise. Returns in the caller's child once the claim stands (0) or failed (1)."""
     if len(argv) != 2:
-        print("usage: python -m airflow_llmsched.agent.supervisor GANG_DIR NODE", file=sys.stderr)  # noqa: T201
+        say("usage: python -m airflow_llmsched.agent.supervisor GANG_DIR NODE")
         return 2
     gang, node = GangDir(Path(argv[0])), argv[1]
     reader, writer = os.pipe()

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 def ask_airflow(dag_id: str, run_id: str) -> AirflowWord:
     """Return Airflow's word. Unknown only if Airflow itself says that it has no such run; never raises."""
     from airflow.sdk.exceptions import AirflowRuntimeError  # noqa: PLC0415 - only a worker has it to hand
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415 - the same
 
     try:
         state = RuntimeTaskInstance.get_dagrun_state(dag_id=dag_id, run_id=run_id)

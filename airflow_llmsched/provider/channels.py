@@ -33,7 +33,7 @@ def open_channel(channel_root: str) -> RunChannel:
     if "://" not in channel_root:
         return DirectoryChannel(channel_root)
     from airflow_llmsched.objects.remote import RemoteStore  # noqa: PLC0415  # loads obstore: not for folders
-    from airflow_llmsched.telemetry.http_channel import ObjectChannel  # noqa: PLC0415
+    from airflow_llmsched.telemetry.http_channel import ObjectChannel  # noqa: PLC0415  # the same
 
     store = RemoteStore(channel_root)
     links = Path(state_root()) / "links" / channel_root.rstrip("/").rpartition("/")[2]

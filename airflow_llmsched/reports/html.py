@@ -26,7 +26,7 @@ def render(report: RunReport) -> str:
     """Return the page. It shows whatever is known; what is missing says so."""
     from plotly.offline import get_plotlyjs  # noqa: PLC0415 - Plotly is slow to load, and only this draws
 
-    from airflow_llmsched.reports.figures import figures  # noqa: PLC0415
+    from airflow_llmsched.reports.figures import figures  # noqa: PLC0415 - loads Plotly
 
     shown = figures(report)
     environment = Environment(
@@ -52,8 +52,7 @@ def render(report: RunReport) -> str:
         placements=[(attempt, _grid(report, attempt)) for attempt in report.attempts],
         num_placements_open=NUM_PLACEMENTS_OPEN,
         max_nodes_shown=MAX_NODES_SHOWN,
-        # Plotly's own script, as installed
-        plotly_js=Markup(get_plotlyjs()) if shown else "",  # noqa: S704
+        plotly_js=Markup(get_plotlyjs()) if shown else "",  # noqa: S704 - Plotly's own script, as installed
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -120,3 +121,17 @@ def test_no_program_is_started_through_a_shell(module):
             assert not shell, f"{module}:{node.lineno}: pass an argument list"
             called = ast.unparse(node.func)
             assert called not in ("os.system", "os.popen"), f"{module}:{node.lineno}: pass an argument list"
+
+
+SILENCED = re.compile(r"# (?:ruff: )?noqa(?:: [A-Z]+[0-9]+(?:, ?[A-Z]+[0-9]+)*)?(?P<reason>.*)")
+
+
+@pytest.mark.parametrize("folder", ["airflow_llmsched", "tests", "dags"])
+def test_whoever_silences_the_linter_says_why(folder):
+    bare = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            found = SILENCED.search(line)
+            if found and not found.group("reason").strip(" -#()"):
+                bare.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert bare == [], "put the reason beside it, or better: change the code so that none is needed"

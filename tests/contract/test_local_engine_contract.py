@@ -7,8 +7,8 @@ import pytest
 
 pytest.register_assert_rewrite("airflow_llmsched.testing.engine_contract")
 
-from airflow_llmsched.testing.engine_contract import EngineHarness, PreemptingEngineContract  # noqa: E402
-from tests.support.local_engine import LocalHarness  # noqa: E402
+from airflow_llmsched.testing.engine_contract import EngineHarness, PreemptingEngineContract  # noqa: E402 - rewritten from now on
+from tests.support.local_engine import LocalHarness  # noqa: E402 - rewritten from now on
 
 
 class TestLocalEngine(PreemptingEngineContract):

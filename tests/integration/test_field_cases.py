@@ -33,7 +33,7 @@ def plan_trouble(stack: AirflowStack, run_id: str, *, at: tuple[str, str], what:
 
 
 class Runs(dict[str, Run]):
-    """Runs by id. Those that keep a worker for themselves are started by the test that asks for them: workers are few."""
+    """Runs by id. Those that keep a worker for themselves start with the test that asks for them: workers are few."""
 
     def __init__(self, stack: AirflowStack, hold: Path) -> None:
         super().__init__()

@@ -90,7 +90,7 @@ class LossyProxy:
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
                 return
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -101,7 +101,7 @@ class SignedStore:
 
             do_GET = do_PUT = _serve
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
                 return
 
         return Handler

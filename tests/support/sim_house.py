@@ -217,6 +217,10 @@ class SimHouse:
         reports, _ = self.hub.open(attempt_root).read(ChannelCursor(positions={}))
         return [each.step for report in reports for each in report.steps]
 
+    def steps(self) -> list[list[int]]:
+        """Return the steps that each attempt of the run reported, in order."""
+        return [self.steps_of(attempt.channel_root) for attempt in self.driver().attempts()]
+
     def when_step(self, step_number: int, action: Callable[[], None]) -> Callable[[], None]:
         """Return a ``before_look`` that does ``action`` once, when the newest attempt has reported ``step_number``."""
         done: list[bool] = []

@@ -19,7 +19,13 @@ Share = tuple[int, int]
 class BestFitSolver:
     """The default :class:`~airflow_llmsched.ports.PlacementSolver`. It refuses only what no placement satisfies."""
 
-    def place(self, problem: PlacementProblem, *, time_limit_s: float, seed: int) -> Placed | NotPlaced:  # noqa: ARG002
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        time_limit_s: float,  # noqa: ARG002 - the port's signature
+        seed: int,  # noqa: ARG002 - the port's signature
+    ) -> Placed | NotPlaced:
         """Place at once and always alike: neither ``time_limit_s`` nor ``seed`` is needed.
 
         The n-th rank on a node gets its n-th free slot.

@@ -77,7 +77,7 @@ def repo() -> Path:
 
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'reprot'"):
-        agent.reprot  # noqa: B018
+        agent.reprot  # noqa: B018 - it raises
 
 
 def test_everything_is_quiet_outside_a_gang(outside: None, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_telling_stages_include_the_heaviest_whatever_a_layer_costs(num_dense_la
 
             def cost(stage: int, dense: int, moe: int) -> int:
                 in_flight = min(num_micro_batches, pp - stage)  # noqa: B023 - called in this round only
-                head = head_cost if stage == pp - 1 else 0  # noqa: B023
-                return in_flight * (dense * dense_cost + moe * moe_cost) + head  # noqa: B023
+                head = head_cost if stage == pp - 1 else 0  # noqa: B023 - the same
+                return in_flight * (dense * dense_cost + moe * moe_cost) + head  # noqa: B023 - the same
 
             every = []
             for stage in range(pp):

@@ -39,7 +39,7 @@ def test_what_may_mend_itself_is_left_to_airflows_retries(name):
 
 def test_a_bug_stays_what_it_is():
     with pytest.raises(ZeroDivisionError), failing_for_good():
-        1 / 0  # noqa: B018
+        1 / 0  # noqa: B018 - it raises
 
 
 def test_an_operator_remembers_its_runs_key_for_the_links(state_root):
