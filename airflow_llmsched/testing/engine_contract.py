@@ -139,6 +139,7 @@ class EngineContract:
         assert harness.num_live_ranks(handle) == 4
 
     def test_submitting_twice_starts_one_gang(self, harness: EngineHarness) -> None:
+        """Field case A24: the name exists already."""
         gang = gang_of(harness, [HANGS] * 2)
         handle = submit(harness, gang)
         running(harness, handle)
@@ -352,6 +353,7 @@ class EngineContract:
         assert harness.num_live_ranks(handle) == 0
 
     def test_stop_ends_everything_within_the_grace_and_again_is_silent(self, harness: EngineHarness) -> None:
+        """Field case A1: that it is gone already is no error."""
         handle = submit(harness, gang_of(harness, [HANGS, HANGS_ON, HANGS, HANGS_ON]))
         running(harness, handle)
         asked_at_s = harness.now_s()

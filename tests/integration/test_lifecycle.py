@@ -1,7 +1,7 @@
 """What people and crashes do to a run in the middle of it, against a real scheduler, triggerer and api-server.
 
-Field cases A1, A4, A14, A28, A29. Ranks stand still at a chosen step until the test lets them go, so that "in mid-run"
-is a fact and not luck.
+Ranks stand still at a chosen step until the test lets them go, so that "in mid-run" is a fact and not luck. More field
+cases are in ``test_field_cases.py``.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def test_a_gang_outlives_its_worker_and_the_retry_adopts_it(stack, runs):
 
 
 def test_the_triggerer_restarts_and_the_gang_never_notices(stack, runs):
+    """Field case A29: a whole cycle of deferring and resuming submits once."""
     run = runs["restarted"]
     before = run.wait_until_held()
     stack.restart("triggerer")
@@ -91,6 +92,7 @@ def test_the_triggerer_restarts_and_the_gang_never_notices(stack, runs):
 
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_a_deferred_gang_whose_task_is_marked_is_stopped_once(runs, state):
+    """Field cases A1, and A14: the trigger's hook and the teardown clean up at the same time."""
     run = runs[state]
     run.wait_until_held()
     run.client.mark(run.dag_id, run.run_id, task("run_gang"), state)
@@ -102,6 +104,7 @@ def test_a_deferred_gang_whose_task_is_marked_is_stopped_once(runs, state):
 
 
 def test_a_blocking_gang_whose_task_is_marked_failed_is_stopped_once(stack, tmp_path):
+    """Field case A28: the hook of a running task is called, once."""
     run = Run(stack, "terminated", tmp_path, dag_id="lifecycle_blocking")
     run.wait_until_held("running")
     run.client.mark(run.dag_id, run.run_id, task("run_gang"), "failed")
@@ -112,6 +115,7 @@ def test_a_blocking_gang_whose_task_is_marked_failed_is_stopped_once(stack, tmp_
 
 
 def test_a_cleared_gang_is_stopped_and_a_new_generation_resumes_from_its_checkpoint(runs):
+    """Field cases A1 and A29."""
     run = runs["cleared"]
     run.wait_until_held()
     key = run.key()
@@ -181,6 +185,7 @@ def test_a_release_that_cannot_look_makes_the_run_red(runs):
 
 
 def test_our_own_deadline_strikes_before_airflows_time_limit(runs):
+    """Field case A5: whoever runs out of time ends its gang, so that no retry can start a second beside it."""
     run = runs["limited"]
     assert run.wait_for_end() == "failed"
     message = run.failures()["run_gang"]

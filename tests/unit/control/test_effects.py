@@ -271,5 +271,10 @@ def test_a_gang_whose_status_makes_no_sense_or_is_left_out_is_stopped_all_the_sa
 
 def build(house: SimHouse, command: cmd.Launch) -> GangSpec:
     return build_gang(
-        house.context, key=command.key, plan=command.plan, channel_root=command.channel_root, checkpoint=None
+        house.context,
+        key=command.key,
+        plan=command.plan,
+        channel_root=command.channel_root,
+        checkpoint=None,
+        own_folder=True,
     )
