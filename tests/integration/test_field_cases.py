@@ -178,7 +178,10 @@ def test_leftovers_of_a_failed_try_do_not_stop_the_next(runs):
         wait_until(lambda: len(run.attempts()) == 2, limit_s=LIMIT_S, poll_s=0.2)
         assert run.wait_for_end() == "success"
     assert len(sampler.most_at_once) <= 1
-    assert [attempt.resumed_from.step for attempt in history.attempts(run.events()) if attempt.resumed_from] == [5]
+    first, second = history.attempts(run.events())
+    assert first.resumed_from is None
+    assert second.resumed_from is not None
+    assert second.resumed_from.step >= 5  # rank 0 may have gone on until it was ended
     assert run.phases() == [GangPhase.FAILED, GangPhase.SUCCEEDED]
     assert_released(run)
 
