@@ -15,6 +15,8 @@ from airflow_llmsched.errors import CouldNotLookError, LlmschedError, TransientE
 RUN_ENDED = frozenset({"success", "failed"})
 _POLL_S = 0.5
 _READ_TRIES = 3
+_PAGE_SIZE = 100
+"""The most that Airflow's default configuration gives at once."""
 
 Json = dict[str, Any]
 
@@ -89,8 +91,13 @@ class AirflowClient:
 
     def task_instances(self, dag_id: str, run_id: str) -> list[Json]:
         """Return the task instances of a run, mapped ones one by one."""
-        instances: list[Json] = self._call("GET", f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
-        return instances
+        instances: list[Json] = []
+        while True:
+            query = f"limit={_PAGE_SIZE}&offset={len(instances)}&order_by=id"
+            page = self._call("GET", f"{_run_path(dag_id, run_id)}/taskInstances?{query}")
+            instances += page["task_instances"]
+            if not page["task_instances"] or len(instances) >= page["total_entries"]:
+                return instances
 
     def task_instance(self, dag_id: str, run_id: str, task_id: str) -> Json:
         """Return one unmapped task instance."""

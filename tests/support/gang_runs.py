@@ -88,14 +88,14 @@ class Gang:
         self._hold.touch()
 
     def blind(self) -> None:
-        """Have the engine look in vain: it cannot read what was submitted. The agents have read it."""
-        for path in self._machine.glob("gangs/*/request.json"):
-            path.rename(path.with_suffix(".away"))
-            path.write_text("{")
+        """Have the engine look in vain, by a file that cannot be read: a link to itself. To agents it is not there."""
+        for gang in self._machine.glob("gangs/*"):
+            (gang / "stop.json").symlink_to("stop.json")
 
     def unblind(self) -> None:
-        for path in self._machine.glob("gangs/*/request.away"):
-            path.replace(path.with_suffix(".json"))
+        for path in self._machine.glob("gangs/*/stop.json"):
+            if path.is_symlink():
+                path.unlink()
 
 
 class GangRuns:
@@ -117,11 +117,6 @@ class GangRuns:
         """Trigger the DAG run."""
         wait_until(lambda: self.client.dag(self.dag_id), limit_s=120)
         self.client.trigger(self.dag_id, run_id=self.run_id, conf={"hold": str(self.hold)})
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the gangs have keys by now."""
-        return bool(self._gangs) or self.client.xcom(self.dag_id, self.run_id, "open") is not None
 
     def has_ended(self) -> bool:
         return self.client.dag_run(self.dag_id, self.run_id)["state"] in RUN_ENDED

@@ -6,6 +6,7 @@ A gang stands still after step 7 until the file ``<hold>/<its task's id>`` exist
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from airflow_llmsched.provider.operators.open_run import OpenRunOperator
 from airflow_llmsched.provider.operators.release import ReleaseOperator
 
 TRAINER = Path(__file__).resolve().parents[1] / "plain_trainer.py"
+NUM_GANGS = "LLMSCHED_TEST_NUM_GANGS"
 ENGINES = state_root() + "/engines/{{ run_id }}"
 
 SPEC = f"""
@@ -36,6 +38,7 @@ launcher:
   command:
     [{sys.executable}, {TRAINER}, --steps=12, --step-s=0.02, --hold-at=7, "--hold={{{{ params.hold }}}}/@GANG@"]
   start_limit: 120s
+  hang_limit: @HANG_LIMIT@
   grace: 2s
 retries: {{code: 0}}
 """
@@ -74,13 +77,23 @@ class ReleaseAll(ReleaseOperator):
         return stopped
 
 
-def gangs(dag_id: str, *, num_gangs: int, retries: int = 2, **gang_arguments: Any) -> None:
+def gangs(
+    dag_id: str,
+    *,
+    num_gangs: int,
+    retries: int = 2,
+    hang_limit: str = "300s",
+    retry_delay: datetime.timedelta = datetime.timedelta(seconds=1),
+    **gang_arguments: Any,
+) -> None:
     """Make a DAG of that many gangs, ``gang-01`` and so on, each with a machine of one slot."""
     scopes = [f"gang-{number:02d}" for number in range(1, num_gangs + 1)]
     machine = {"num_nodes": 1, "slots_per_node": 1}
-    defaults = {"retries": retries, "retry_delay": datetime.timedelta(seconds=1)}
+    defaults = {"retries": retries, "retry_delay": retry_delay}
     with DAG(dag_id, schedule=None, params={"hold": "/"}, default_args=defaults):
-        opened = OpenAll(task_id="open", scopes=scopes, spec=SPEC, allow_inline=True).as_setup()
+        opened = OpenAll(
+            task_id="open", scopes=scopes, spec=SPEC.replace("@HANG_LIMIT@", hang_limit), allow_inline=True
+        ).as_setup()
         trained = [
             RunGangOperator(
                 task_id=scope,
@@ -97,3 +110,15 @@ def gangs(dag_id: str, *, num_gangs: int, retries: int = 2, **gang_arguments: An
 gangs("gangs", num_gangs=20)
 gangs("gangs_on_a_short_lease", num_gangs=20, lease_s=40.0)
 gangs("gangs_in_a_pool", num_gangs=1, lease_s=40.0, pool="gangs", poll_interval_s=0.5, max_look_errors=1)
+
+# For the crash harness: retried late enough that a test can do something else about a task first, and read often.
+SHOT: dict[str, Any] = {
+    "retry_delay": datetime.timedelta(seconds=10),
+    "retries": 3,
+    "hang_limit": "60s",
+    "lease_s": 30.0,
+    "max_look_errors": 1,
+}
+gangs("shot", num_gangs=int(os.environ.get(NUM_GANGS) or 1), **SHOT)
+gangs("shot_recorded", num_gangs=3, **SHOT)
+gangs("shot_alone", num_gangs=1, **{**SHOT, "lease_s": 900.0})  # it must live to see its teardown

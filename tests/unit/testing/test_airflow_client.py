@@ -120,7 +120,9 @@ def test_task_states_leave_out_mapped_instances(server, client):
         {"task_id": "a", "state": "success", "map_index": -1},
         {"task_id": "m", "state": "failed", "map_index": 0},
     ]
-    server.answers[("GET", f"{RUN}/taskInstances")] = [(200, {"task_instances": instances})]
+    server.answers[("GET", f"{RUN}/taskInstances?limit=100&offset=0&order_by=id")] = [
+        (200, {"task_instances": instances, "total_entries": len(instances)})
+    ]
     assert client.task_states("d", "r") == {"a": "success"}
 
 
@@ -150,7 +152,9 @@ def test_wait_returns_the_run_once_it_has_ended(server, client):
 def test_wait_gives_up_with_the_state_of_every_task(server, client):
     server.answers[("GET", RUN)] = [(200, {"state": "running"})]
     instances = [{"task_id": "stuck", "state": "queued", "map_index": -1}]
-    server.answers[("GET", f"{RUN}/taskInstances")] = [(200, {"task_instances": instances})]
+    server.answers[("GET", f"{RUN}/taskInstances?limit=100&offset=0&order_by=id")] = [
+        (200, {"task_instances": instances, "total_entries": len(instances)})
+    ]
     with pytest.raises(LlmschedError, match=r"d/r is still running after 0 s; tasks: \{'stuck': 'queued'\}"):
         client.wait("d", "r", limit_s=0)
 
@@ -221,3 +225,11 @@ def test_a_pool_is_made_when_it_is_absent_and_changed_when_it_is_there(server, c
 def test_living_jobs_are_counted_by_type(server, client):
     server.answers[("GET", "/api/v2/jobs?is_alive=true&job_type=TriggererJob")] = [(200, {"jobs": [{}, {}]})]
     assert client.num_jobs("TriggererJob") == 2
+
+
+def test_a_run_of_more_tasks_than_one_page_holds_is_read_page_by_page(server, client):
+    instances = [{"task_id": f"t{number}", "map_index": -1, "state": "success"} for number in range(130)]
+    for offset, page in ((0, instances[:100]), (100, instances[100:])):
+        path = f"{RUN}/taskInstances?limit=100&offset={offset}&order_by=id"
+        server.answers[("GET", path)] = [(200, {"task_instances": page, "total_entries": 130})]
+    assert client.task_instances("d", "r") == instances
