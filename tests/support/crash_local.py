@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any
 from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.machine import RunPhase, fold
 from airflow_llmsched.effect_points import Side
+from airflow_llmsched.errors import TransientError
+from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.crash_combos import Combination, Findings
 from tests.support.crash_house import LIMIT_S, RANK, Actor, House, Settings
 from tests.support.crash_rank import HOLDS_FROM_STEP, NUM_RANKS, NUM_STEPS
@@ -148,12 +151,14 @@ def run(combination: Combination) -> Findings:
         observer = Observer(house.run_key, RANK)
         try:
             with observer.watching():
-                scenario.before(house)
+                with _renewed(house):
+                    scenario.before(house)
                 if combination.follow_up == "thawed":
                     _freeze(house, scenario, combination)
                 else:
-                    victim = _victim(house, scenario).start(shot=combination.shot)
-                    assert victim.end() == -signal.SIGKILL, f"it was never there\n{victim.log()}"
+                    with _renewed(house) if scenario.role != "reap" else contextlib.nullcontext():
+                        victim = _victim(house, scenario).start(shot=combination.shot)
+                        assert victim.end() == -signal.SIGKILL, f"it was never there\n{victim.log()}"
                     observer.look()
                     _FOLLOW_UPS[combination.follow_up](house, scenario)
                 return _check(house, combination, observer)
@@ -169,13 +174,34 @@ def _house(root: str, scenario: Scenario, follow_up: str) -> House:
         ends_early=scenario.ends_early,
         # Whoever comes late finds a gang that has run on to its end.
         holds=follow_up != "late",
-        lease_s=_SHORT_LEASE_S if follow_up in ("left", "hung") else _LEASE_S,
+        lease_s=_SHORT_LEASE_S if follow_up in ("left", "hung") or scenario.role == "reap" else _LEASE_S,
     )
     return House(settings).open()
 
 
 def _victim(house: House, scenario: Scenario) -> Actor:
     return Actor(house, scenario.role, owner=scenario.owner, generation=scenario.generation)
+
+
+@contextlib.contextmanager
+def _renewed(house: House) -> Iterator[None]:
+    """Keep the gang's lease alive inside of the block: how fast the machine is decides nothing before the shot."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(_SHORT_LEASE_S / 8):
+            with contextlib.suppress(TransientError):
+                root = snapshots.rebuild(house.journal).state.channel_root
+                if root:
+                    DirectoryChannel(root).renew(until_s=house.clock.now_s() + house.settings.lease_s)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
