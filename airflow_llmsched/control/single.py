@@ -94,7 +94,7 @@ class SingleRun:
         seen = _look(self._engine, self._settings.key)
         newer = max((handle.key.generation for handle in seen), default=generation)
         if newer > generation:
-            return Failed(reason=f"superseded: generation {newer} of {self._settings.key} goes on elsewhere")
+            return self._superseded(newer)
         self._stop_through(generation - 1)
         mine = {handle: status for handle, status in seen.items() if handle.key.generation == generation}
         if not mine:
@@ -127,6 +127,12 @@ class SingleRun:
             return Watch(state=wait)
         key = AttemptKey(run=self._settings.key, generation=self._settings.generation, attempt=attempt)
         since_s = self._intents.note(key, at_s=self._clock.now_s())
+        # Of two generations at least one sees the other's note: each writes its own before it reads them all.
+        newer = max(noted.generation for noted in self._intents.noted())
+        if newer > key.generation:
+            _abandon(self._engine, key)
+            return self._superseded(newer)
+        self._stop_through(key.generation - 1)
         try:
             return self._watch(self._submit(key))
         except CapacityError as error:
@@ -136,6 +142,9 @@ class SingleRun:
         except LaunchError:
             _abandon(self._engine, key)  # where it came to a gang at all, that has ended
             raise
+
+    def _superseded(self, newer: int) -> Failed:
+        return Failed(reason=f"superseded: generation {newer} of {self._settings.key} goes on elsewhere")
 
     def _submit(self, key: AttemptKey) -> GangHandle:
         gang = self._make_gang(key)

@@ -27,8 +27,6 @@ ELSEWHERE = {
     "evaluation.": "tasks of a DAG: through a real scheduler",
     "report.": "written last and anew by every try",
     "staging.": "a manifest is written last: tests/unit/staging",
-    "intents.": "of evaluations: tests/unit/control/test_single.py",
-    "single.": "through a real scheduler, and tests/unit/control/test_single.py",
     "local.preempt.": "the platform's doing, not a worker's",
 }
 """Points that neither engine's combinations pass, and where else they are looked after."""
@@ -115,7 +113,11 @@ def test_a_recorder_notes_first_and_last_passages_and_where_they_were() -> None:
 
 
 def test_simulated_runs_pass_every_point_of_control_and_simulation() -> None:
-    simulated = {name for name in made() if name.startswith(("journal.", "run.", "watch.", "sim."))}
+    simulated = {
+        name
+        for name in made()
+        if name.startswith(("intents.", "journal.", "reap.", "run.", "single.", "sim.", "watch."))
+    }
     assert simulated - passed_by_simulated_runs() == NOT_SIMULATED
 
 
@@ -179,4 +181,4 @@ def test_points_that_no_combination_passes_are_named_with_the_reason() -> None:
     assert points() >= passed_by_simulated_runs()
 
 
-LOCAL = ("local.", "objects.local.", "channel.directory.", "deployment.", "reap.")
+LOCAL = ("local.", "objects.local.", "channel.directory.", "deployment.")

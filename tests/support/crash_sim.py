@@ -16,20 +16,29 @@ from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.events import AnyEvent
+from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunPhase, fold
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.control.reaper import Reap
 from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
 from airflow_llmsched.control.watching import step
-from airflow_llmsched.domain.gang import GangHandle, GangPhase
-from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import TransientError
-from airflow_llmsched.sim.scripts import Hangs, RankFails, SimTraining
+from airflow_llmsched.sim.scripts import (
+    RANKS_VARIABLE,
+    SIM_RANKS_COMMAND,
+    Hangs,
+    RankFails,
+    SimRankScript,
+    SimTraining,
+)
 from tests.support.crash_combos import Combination, Findings
 from tests.support.crashing import Gun, Recorder, Shot, WorkerDied, listening
 from tests.support.reaping import ReapedHouse
@@ -48,6 +57,8 @@ class StoodStillError(BaseException):
 
 class CrashHouse(ReapedHouse):
     """A house with capacity to spare, so that a second gang would find room, and processes that Airflow moves about."""
+
+    submits_at = "run.submit"
 
     def __init__(self, *, lease_s: float) -> None:
         super().__init__(
@@ -75,7 +86,15 @@ class CrashHouse(ReapedHouse):
 
     def work(self, **changes: object) -> Outcome:
         """Be a task's try, from start to end: worker and triggerer in turn."""
-        return self.go_on(self.driver(**changes).start(), **changes)
+        return self.go_on(self.begin(**changes), **changes)
+
+    def begin(self, **changes: object) -> Outcome:
+        """Be a worker that begins a try of the task."""
+        return self.driver(**changes).start()
+
+    def take(self, event: AnyEvent, *, yielded_at_s: float, **changes: object) -> Outcome:
+        """Be a worker that takes what a triggerer yielded."""
+        return self.driver(**changes).handle(event, yielded_at_s=yielded_at_s)  # type: ignore[arg-type]
 
     def go_on(self, outcome: Outcome, **changes: object) -> Outcome:
         """Watch and act until the run is over."""
@@ -86,7 +105,7 @@ class CrashHouse(ReapedHouse):
             yielded_at_s = self.clock.now_s()
             self.clock.sleep(0.5)
             self.deferred = None
-            outcome = self.driver(**changes).handle(event, yielded_at_s=yielded_at_s)  # type: ignore[arg-type]
+            outcome = self.take(event, yielded_at_s=yielded_at_s, **changes)
         self.live()
         return outcome
 
@@ -136,6 +155,49 @@ class CrashHouse(ReapedHouse):
             raise StoodStillError
 
 
+class EvaluationHouse(CrashHouse):
+    """A house whose gang is an evaluation: one rank, no journal, and no recovery but to launch again."""
+
+    submits_at = "single.submit"
+    lasts_s: float | None = 20.0
+
+    def begin(self, **changes: object) -> Outcome:
+        return self._single(**changes).start()
+
+    def take(self, event: AnyEvent, *, yielded_at_s: float, **changes: object) -> Outcome:
+        return self._single(**changes).handle(event)
+
+    def release(self) -> tuple[str, ...]:
+        return stop_all(self.engine, RUN, evaluation_intents(self.store, RUN), grace_s=5.0)
+
+    def _single(self, *, owner: str, generation: int = 0) -> SingleRun:
+        settings = SingleSettings(key=RUN, generation=generation, lease_s=self.context.lease_s, run_dir="mem/run")
+
+        def make_gang(key: AttemptKey) -> GangSpec:
+            free = [node.id for node in self.engine.topology().nodes if node.usable_slots == node.num_slots]
+            plan = plan_of((free[0 if owner == "try-1" else -1], 1))
+            script = [SimRankScript(lasts_s=self.lasts_s)]
+            return GangSpec(
+                key=key,
+                placement=plan.placement,
+                layout=plan.layout,
+                command=SIM_RANKS_COMMAND,
+                channel_root=settings.channel_root_of(key),
+                environment={RANKS_VARIABLE: codec.to_json(script, list[SimRankScript]).decode()},
+                lease_s=settings.lease_s,
+                origin=self.context.origin,
+            )
+
+        return SingleRun(
+            settings,
+            engine=self.engine,
+            clock=self.clock,
+            make_gang=make_gang,
+            open_channel=self.hub.open,
+            intents=evaluation_intents(self.store, RUN),
+        )
+
+
 _AFTER_A_TRY = ("retried", "cleared", "failed", "success", "moved", "left", "hung", "thawed", "thawed_cleared")
 
 
@@ -148,6 +210,7 @@ class Scenario:
     act: Callable[[CrashHouse], object] = lambda house: house.work(owner="try-1")
     owner: str = "try-1"
     generation: int = 0
+    house: type[CrashHouse] = CrashHouse
     ends: tuple[type, ...] = (Succeeded,)
     follow_ups: tuple[str, ...] = (*_AFTER_A_TRY, "late")
 
@@ -187,7 +250,7 @@ def _dead_before_it_submits(house: CrashHouse) -> None:
     def die() -> None:
         raise WorkerDied
 
-    with listening(Gun(Shot("run.submit", Side.BEFORE, 1), die)), pytest.raises(WorkerDied):
+    with listening(Gun(Shot(house.submits_at, Side.BEFORE, 1), die)), pytest.raises(WorkerDied):
         house.work(owner="try-1")
     house.wait(40.0)
 
@@ -195,6 +258,29 @@ def _dead_before_it_submits(house: CrashHouse) -> None:
 def _taken(house: CrashHouse) -> None:
     """Have a node that a launch is planned for be taken before it is made."""
     house.planned = lambda node: house.engine.lose_node(node, return_after_s=20.0)
+
+
+def _lost_in_an_evaluation(house: CrashHouse) -> None:
+    lost_at_s = house.clock.now_s() + 8.0
+
+    def lose() -> None:
+        if house.clock.now_s() >= lost_at_s and house.engine.live(RUN):
+            house.trouble = lambda: None
+            house.engine.lose_node(NodeId("n0"), return_after_s=20.0)
+
+    house.trouble = lose
+
+
+def _into_an_evaluation(house: CrashHouse) -> None:
+    house.begin(owner="try-1")
+    house.wait(5.0)
+
+
+def _evaluation_to_the_reaper(house: CrashHouse) -> None:
+    assert isinstance(house, EvaluationHouse)
+    house.lasts_s = None
+    _into_an_evaluation(house)
+    _hang(house)
 
 
 def _reap(house: CrashHouse) -> list[str]:
@@ -237,6 +323,23 @@ SCENARIOS: dict[str, Scenario] = {
         follow_ups=_AFTER_A_TRY,
     ),
     "released": Scenario(before=_to_step_12, act=CrashHouse.release, follow_ups=("failed", "cleared", "left", "hung")),
+    "evaluated": Scenario(befall=_lost_in_an_evaluation, house=EvaluationHouse),
+    "evaluated_again": Scenario(
+        before=_dead_before_it_submits,
+        act=lambda house: house.work(owner="try-2", generation=1),
+        owner="try-2",
+        generation=1,
+        house=EvaluationHouse,
+    ),
+    "evaluation_stopped": Scenario(
+        before=_into_an_evaluation,
+        act=lambda house: house.release(),
+        follow_ups=("retried", "cleared", "failed", "left", "hung"),
+        house=EvaluationHouse,
+    ),
+    "evaluation_reaped": Scenario(
+        before=_evaluation_to_the_reaper, act=_reap, follow_ups=("hung", "failed"), house=EvaluationHouse
+    ),
     "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_cleared")),
 }
 
@@ -282,7 +385,7 @@ def run(combination: Combination) -> Findings:
 
 
 def _house(scenario: Scenario, *, lease_s: float) -> CrashHouse:
-    house = CrashHouse(lease_s=lease_s)
+    house = scenario.house(lease_s=lease_s)
     scenario.befall(house)
     return house
 
@@ -354,7 +457,7 @@ def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, 
             outcome: Outcome = (
                 Watch(state=house.deferred)  # type: ignore[arg-type]
                 if by_triggerer
-                else house.driver(owner="try-3", generation=generation).start()
+                else house.begin(owner="try-3", generation=generation)
             )
             house.wait(10.0)
         finally:

@@ -395,3 +395,36 @@ def test_launch_after_a_gang_that_ended_unseen_waits_until_its_agent_has_fenced_
     assert bench.worker(lease_s=30.0).start() == waiting  # after a crash in between
     assert isinstance(bench.finish(waiting, lease_s=30.0), Succeeded)
     assert bench.house.engine.overlaps == []
+
+
+def test_worker_that_stood_still_before_it_noted_its_launch_starts_nothing_beside_a_later_generation() -> None:
+    bench = Bench(tree=tree_of(2, 2))
+    note = bench.intents.note
+
+    def note_late(key: AttemptKey, *, at_s: float) -> float:
+        bench.intents.note = note  # type: ignore[method-assign]
+        assert isinstance(bench.worker(generation=2).start(), Watch)
+        return note(key, at_s=at_s)
+
+    bench.intents.note = note_late  # type: ignore[method-assign]
+    outcome = bench.worker(generation=1).start()
+    assert isinstance(outcome, Failed)
+    assert "superseded: generation 2" in outcome.reason
+    (live,) = bench.live()
+    assert live.key.generation == 2
+
+
+def test_launch_noted_by_an_older_generation_while_a_later_one_began_is_given_up() -> None:
+    bench = Bench(tree=tree_of(2, 2))
+    note = bench.intents.note
+    older = AttemptKey(run=RUN, generation=1, attempt=1)
+
+    def note_second(key: AttemptKey, *, at_s: float) -> float:
+        note(older, at_s=at_s)
+        return note(key, at_s=at_s)
+
+    bench.intents.note = note_second  # type: ignore[method-assign]
+    assert isinstance(bench.worker(generation=2).start(), Watch)
+    assert isinstance(bench.worker(generation=1).start(), Failed)
+    assert [handle.key.generation for handle in bench.live()] == [2]
+    assert not bench.house.engine.num_live_ranks(GangHandle(engine="sim", key=older, native_id=older.name))
