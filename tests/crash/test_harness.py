@@ -121,6 +121,7 @@ def test_simulated_runs_pass_every_point_of_control_and_simulation() -> None:
     assert simulated - passed_by_simulated_runs() == NOT_SIMULATED
 
 
+SIMULATED = frozenset({"intents", "journal", "reap", "run", "sim", "single", "watch"})
 NOT_SIMULATED = {
     "journal.take_back",  # of a record that a bundle had overtaken: tests/unit/control/test_journal.py
 }
