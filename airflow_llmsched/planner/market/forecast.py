@@ -1,0 +1,218 @@
+"""How long spot capacity stays and how long it stays away, and what one pool's past says about its next hours.
+
+Proportional hazards (Cox 1972) with a piecewise-constant baseline: all pools share how the hazard falls with age (what
+has lasted five hours is worth more than what has just come), and each has two factors of its own, one for losing
+capacity and one for getting it back. A new pool starts from what other pools were like, and what it shows moves it
+away from there as fast as it shows it (Bayes' rule over ``K`` classes; a pool drifts between them).
+
+A gang needs all its nodes, so a pool is up when it can serve the whole gang: the trace says so, or
+:func:`joint_availability` says under which assumption. Pure.
+
+Axes: K = class of pools, F = age phase, N = run that is decided for (all at once in a replay, one in production).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.units import HOUR_S, MINUTE_S
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+PHASE_START_S = (0.0, 12 * MINUTE_S, 30 * MINUTE_S, HOUR_S, 2 * HOUR_S, 5 * HOUR_S)
+"""Where the hazard's baseline steps. Most spells of spot capacity end within their first hour."""
+
+DRIFT_PER_HOUR = 0.01
+"""How fast what a pool showed grows stale: the share of belief that goes back to the prior each hour."""
+
+WINDOW_S = 30 * HOUR_S
+"""A pool's factors are fitted on windows of this length, because they change from day to day."""
+
+NUM_FACTORS = 4
+"""Levels of each factor; their product is the number of classes."""
+
+_UNKNOWN_AGE_S = HOUR_S
+_PSEUDO_EVENTS = 0.1
+_SHRINKAGE_EVENTS = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AvailabilityTrace:
+    """Whether a pool could serve the gang, once every ``tick_s`` seconds."""
+
+    tick_s: float
+    up: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HazardModel:
+    """Rates per second at which capacity goes (``loss``) and comes back (``return``), by class and age phase."""
+
+    loss_per_s_KF: FloatArray
+    return_per_s_KF: FloatArray
+    prior_K: FloatArray
+
+    @property
+    def num_classes(self) -> int:
+        """How many kinds of pool it tells apart."""
+        return len(self.prior_K)
+
+    def availability_K(self) -> FloatArray:
+        """Return the share of time that pools of each class are up."""
+        up_s = mean_spell_s(self.loss_per_s_KF)
+        down_s = mean_spell_s(self.return_per_s_KF)
+        return np.asarray(up_s / (up_s + down_s))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolBelief:
+    """What is thought of one pool after what it has shown: probability of each class, and the spell it is in."""
+
+    weight_NK: FloatArray
+    up_N: BoolArray
+    age_s_N: FloatArray
+
+    def phase_N(self) -> IntArray:
+        """Return the age phase of the present spell."""
+        return phase_of(self.age_s_N)
+
+
+def fit(traces: Sequence[AvailabilityTrace], *, num_factors: int = NUM_FACTORS) -> HazardModel:
+    """Fit the shared shape and the spread of the pools' factors.
+
+    Raises:
+        SpecError: there is no trace, or none that changes at all.
+    """
+    if not traces or all(trace.up.all() or not trace.up.any() for trace in traces):
+        raise SpecError(path="traces", value=len(traces), hint="needs availability that comes and goes at least once")
+    events_UF, exposure_s_UF = _sum_exposures(traces)
+    shape_UF = (events_UF + _PSEUDO_EVENTS) / (exposure_s_UF + _PSEUDO_EVENTS * HOUR_S)
+    factors = np.log([factor for trace in traces for factor in _window_factors(trace, shape_UF)])
+    levels = (np.arange(num_factors) + 0.5) / num_factors
+    losses, returns = np.quantile(factors[:, 0], levels), np.quantile(factors[:, 1], levels)
+    count = np.full((num_factors, num_factors), 0.5)  # no class is thought impossible
+    for loss, back in factors:
+        count[np.abs(losses - loss).argmin(), np.abs(returns - back).argmin()] += 1
+    loss_K, return_K = (each.ravel() for each in np.meshgrid(np.exp(losses), np.exp(returns), indexing="ij"))
+    return HazardModel(
+        loss_per_s_KF=loss_K[:, None] * shape_UF[1],
+        return_per_s_KF=return_K[:, None] * shape_UF[0],
+        prior_K=(count / count.sum()).ravel(),
+    )
+
+
+def first_belief(model: HazardModel, up_N: BoolArray) -> PoolBelief:
+    """Return what is thought of pools that are seen for the first time. How long they have been so is not known."""
+    availability_K = model.availability_K()
+    seen_NK = np.where(up_N[:, None], availability_K, 1 - availability_K)
+    weight_NK = model.prior_K * seen_NK
+    return PoolBelief(
+        weight_NK=weight_NK / weight_NK.sum(axis=1, keepdims=True),
+        up_N=up_N.copy(),
+        age_s_N=np.full(len(up_N), _UNKNOWN_AGE_S),
+    )
+
+
+def observe(model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s: float) -> PoolBelief:
+    """Return the belief after the pools were seen again ``after_s`` seconds later."""
+    changed_N = up_N != belief.up_N
+    change_NK = -np.expm1(-hazard_NK(model, belief) * after_s)
+    weight_NK = belief.weight_NK * np.where(changed_N[:, None], change_NK, 1 - change_NK)
+    weight_NK /= weight_NK.sum(axis=1, keepdims=True)
+    drift = -np.expm1(-DRIFT_PER_HOUR * after_s / HOUR_S)
+    return PoolBelief(
+        weight_NK=(1 - drift) * weight_NK + drift * model.prior_K,
+        up_N=up_N.copy(),
+        age_s_N=np.where(changed_N, 0.0, belief.age_s_N + after_s),
+    )
+
+
+def hazard_NK(model: HazardModel, belief: PoolBelief) -> FloatArray:  # noqa: N802
+    """Return the rate per second at which the present spell ends, for each class."""
+    phase_N = belief.phase_N()
+    loss_NK, return_NK = model.loss_per_s_KF[:, phase_N].T, model.return_per_s_KF[:, phase_N].T
+    return np.where(belief.up_N[:, None], loss_NK, return_NK)
+
+
+def change_probability(model: HazardModel, belief: PoolBelief, *, within_s: float) -> FloatArray:
+    """Return the probability that the present spell ends within ``within_s`` seconds, as the pool ages meanwhile. (N,)
+
+    For a pool that is up this is the probability of an interruption.
+    """
+    table_KF = np.where(belief.up_N[:, None, None], model.loss_per_s_KF, model.return_per_s_KF)
+    ends_s = np.append(PHASE_START_S[1:], np.inf)
+    starts_s = np.asarray(PHASE_START_S)
+    age_s_N = belief.age_s_N[:, None]
+    overlap_s_NF = np.clip(np.minimum(ends_s, age_s_N + within_s) - np.maximum(starts_s, age_s_N), 0.0, None)
+    cumulative_NK = np.einsum("nkf,nf->nk", table_KF, overlap_s_NF)
+    return np.asarray((belief.weight_NK * -np.expm1(-cumulative_NK)).sum(axis=1))
+
+
+def joint_availability(availability: float, num_nodes: int, *, correlation: float) -> float:
+    """Return the probability that a pool has room for all ``num_nodes`` when it has room for one with ``availability``.
+
+    A common shock takes the pool as a whole with share ``correlation`` of the unavailability; what is left strikes
+    node by node (Marshall and Olkin 1967). 1 makes the gang as available as one node, 0 makes nodes independent.
+    """
+    common = 1 - correlation * (1 - availability)
+    alone = availability / common if common > 0 else 0.0
+    return float(common * alone**num_nodes)
+
+
+def phase_of(age_s: FloatArray) -> IntArray:
+    """Return the age phase that ages in seconds fall into."""
+    return np.asarray(np.searchsorted(PHASE_START_S, age_s, side="right") - 1)
+
+
+def phase_length_s() -> FloatArray:
+    """Return how long each phase lasts; the last has no end. (F,)"""
+    return np.append(np.diff(PHASE_START_S), np.inf)
+
+
+def mean_spell_s(hazard_per_s_KF: FloatArray) -> FloatArray:
+    """Return the mean length of a spell with these hazards. (K,)"""
+    return np.asarray(phase_occupancy_s(hazard_per_s_KF).sum(axis=1))
+
+
+def phase_occupancy_s(hazard_per_s_KF: FloatArray) -> FloatArray:
+    """Return the mean time that a spell spends in each phase. (K, F)"""
+    lasting_KF = np.exp(-hazard_per_s_KF * phase_length_s())
+    reached_KF = np.cumprod(np.concatenate([np.ones_like(lasting_KF[:, :1]), lasting_KF[:, :-1]], axis=1), axis=1)
+    return np.asarray(reached_KF * (1 - lasting_KF) / hazard_per_s_KF)
+
+
+def _sum_exposures(traces: Sequence[AvailabilityTrace]) -> tuple[FloatArray, FloatArray]:
+    parts = [_exposure(trace) for trace in traces]
+    return np.sum([events for events, _ in parts], axis=0), np.sum([exposure for _, exposure in parts], axis=0)
+
+
+def _exposure(trace: AvailabilityTrace) -> tuple[FloatArray, FloatArray]:
+    """Return spells that ended and seconds at risk, by state (0 down, 1 up) and age phase. The last one is censored."""
+    changes = np.flatnonzero(trace.up[1:] != trace.up[:-1]) + 1
+    starts = np.repeat([0, *changes], np.diff([0, *changes, len(trace.up)]))
+    phase_T = phase_of((np.arange(len(trace.up)) - starts + 0.5) * trace.tick_s)
+    state_T = trace.up.astype(np.int64)
+    events, exposure_s = np.zeros((2, len(PHASE_START_S))), np.zeros((2, len(PHASE_START_S)))
+    np.add.at(exposure_s, (state_T, phase_T), trace.tick_s)
+    np.add.at(events, (state_T[changes - 1], phase_T[changes - 1]), 1.0)
+    return events, exposure_s
+
+
+def _window_factors(trace: AvailabilityTrace, shape_UF: FloatArray) -> list[tuple[float, float]]:
+    """Return (loss, return) factors of overlapping windows, shrunk towards 1 by one pseudo-event each."""
+    length = max(1, int(WINDOW_S / trace.tick_s))
+    factors = []
+    for start in range(0, max(1, len(trace.up) - length + 1), max(1, length // 2)):
+        window = AvailabilityTrace(trace.tick_s, trace.up[start : start + length])
+        events_UF, exposure_s_UF = _exposure(window)
+        seen_U = events_UF.sum(axis=1) + _SHRINKAGE_EVENTS
+        factor_U = seen_U / ((exposure_s_UF * shape_UF).sum(axis=1) + _SHRINKAGE_EVENTS)
+        factors.append((float(factor_U[1]), float(factor_U[0])))
+    return factors

@@ -1,0 +1,172 @@
+"""What it costs on average to finish from here: the table that the spot policy reads. Pure.
+
+A stochastic dynamic programme over the time left, the work left, what is rented, and the age of the pool's present
+spell, solved backwards for each class of pool (Bellman 1957). On-demand capacity is always there, so that the work can
+always be done by it; what is left undone at the deadline costs :data:`LATE_COST_RATIO` per second.
+
+Money is counted in seconds of on-demand capacity, work in seconds of computing. Axes: K = class of pools, F = age
+phase, T = cells of time left, W = cells of work left, S = state (:class:`States`), N = run that is decided for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.market.forecast import (
+    PHASE_START_S,
+    BoolArray,
+    FloatArray,
+    HazardModel,
+    IntArray,
+    phase_length_s,
+)
+
+LATE_COST_RATIO = 50.0
+NUM_CELLS = 300
+"""Cells of time until the deadline; work has cells of the same length."""
+
+_NUM_PHASES = len(PHASE_START_S)
+_Table = npt.NDArray[np.float32]
+
+
+class States:
+    """Where each block of age phases begins: what is rented, and whether spot capacity is up or down."""
+
+    IDLE_UP = 0
+    IDLE_DOWN = _NUM_PHASES
+    SPOT = 2 * _NUM_PHASES
+    ON_DEMAND_UP = 3 * _NUM_PHASES
+    ON_DEMAND_DOWN = 4 * _NUM_PHASES
+    NUM = 5 * _NUM_PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotTerms:
+    """What a run needs and what the market asks. ``spot_ratio``: price of spot over that of on-demand capacity.
+
+    ``changeover_s`` is how long starting on other capacity takes, paid and without progress.
+    """
+
+    time_s: float
+    work_s: float
+    changeover_s: float
+    spot_ratio: float
+
+    def __post_init__(self) -> None:
+        """Raise ``SpecError`` for what has no meaning."""
+        for name in ("time_s", "work_s", "spot_ratio"):
+            if not getattr(self, name) > 0:
+                raise SpecError(path=name, value=getattr(self, name), hint="must be above 0")
+        if self.changeover_s < 0:
+            raise SpecError(path="changeover_s", value=self.changeover_s, hint="must not be negative")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpotValues:
+    """Expected cost to go, ``cost_TSKW``. Build by :func:`solve`."""
+
+    terms: SpotTerms
+    cell_s: float
+    cost_TSKW: _Table
+
+    def at(self, state_N: IntArray, *, left_s: float, work_s_N: FloatArray) -> FloatArray:
+        """Return the cost to go for each class, linear between cells of work. (N, K)"""
+        cell = int(np.clip(left_s / self.cell_s + 1e-9, 0, len(self.cost_TSKW) - 1))
+        cost_SKW = self.cost_TSKW[cell]
+        at_N = np.clip(work_s_N / self.cell_s, 0.0, cost_SKW.shape[-1] - 1.001)
+        below_N = at_N.astype(np.int64)
+        share_N1 = (at_N - below_N)[:, None]
+        return np.asarray(
+            cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1
+        )
+
+
+def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
+    """Fill the table backwards from the deadline."""
+    cell_s = terms.time_s / NUM_CELLS
+    step = _Step(model, terms, cell_s)
+    num_work_cells = int(np.ceil((terms.work_s + 2 * terms.changeover_s) / cell_s)) + 2
+    cost = np.zeros((NUM_CELLS + 1, States.NUM, model.num_classes, num_work_cells), dtype=np.float32)
+    cost[0] = LATE_COST_RATIO * cell_s * np.arange(num_work_cells)
+    for cell in range(1, NUM_CELLS + 1):
+        step.back(cost[cell - 1], out=cost[cell])
+    return SpotValues(terms, cell_s, cost)
+
+
+def advance_F(cell_s: float) -> FloatArray:  # noqa: N802
+    """Return the probability that a spell moves to its next age phase within one cell."""
+    return np.asarray(-np.expm1(-cell_s / phase_length_s()))
+
+
+class _Step:
+    """One cell of time, backwards."""
+
+    def __init__(self, model: HazardModel, terms: SpotTerms, cell_s: float) -> None:
+        self._cell_s = cell_s
+        self._spot_cost = terms.spot_ratio * cell_s
+        self._lost_FK1 = -np.expm1(-model.loss_per_s_KF * cell_s).T[..., None].astype(np.float32)
+        self._back_FK1 = -np.expm1(-model.return_per_s_KF * cell_s).T[..., None].astype(np.float32)
+        self._advance_F11 = advance_F(cell_s)[:, None, None].astype(np.float32)
+        self._changeover_cells = terms.changeover_s / cell_s
+
+    def back(self, after: _Table, *, out: _Table) -> None:
+        idle_up, idle_down = self._expected(after, up=States.IDLE_UP, down=States.IDLE_DOWN)
+        demand_up, demand_down = self._expected(after, up=States.ON_DEMAND_UP, down=States.ON_DEMAND_DOWN)
+        spot = self._older(_block(after, States.SPOT))
+        spot = (1 - self._lost_FK1) * spot + self._lost_FK1 * after[States.IDLE_DOWN]
+        take_spot = self._spot_cost + self._shifted(spot, self._changeover_cells - 1)
+        take_demand_up = self._cell_s + self._shifted(demand_up, self._changeover_cells - 1)
+        take_demand_down = self._cell_s + self._shifted(demand_down, self._changeover_cells - 1)
+        keep_spot = self._spot_cost + self._shifted(spot, -1)
+        keep_demand_up = self._cell_s + self._shifted(demand_up, -1)
+        keep_demand_down = self._cell_s + self._shifted(demand_down, -1)
+        _block(out, States.IDLE_UP)[:] = _least(idle_up, take_spot, take_demand_up)
+        _block(out, States.IDLE_DOWN)[:] = _least(idle_down, take_demand_down)
+        _block(out, States.SPOT)[:] = _least(keep_spot, idle_up, take_demand_up)
+        _block(out, States.ON_DEMAND_UP)[:] = _least(keep_demand_up, take_spot, idle_up)
+        _block(out, States.ON_DEMAND_DOWN)[:] = _least(keep_demand_down, idle_down)
+        out[..., 0] = 0.0
+
+    def _expected(self, after: _Table, *, up: int, down: int) -> tuple[_Table, _Table]:
+        """Return the mean over what the pool does in this cell, from up and from down, while what is rented stays."""
+        from_up = (1 - self._lost_FK1) * self._older(_block(after, up)) + self._lost_FK1 * after[down]
+        from_down = (1 - self._back_FK1) * self._older(_block(after, down)) + self._back_FK1 * after[up]
+        return from_up, from_down
+
+    def _older(self, block_FKW: _Table) -> _Table:
+        """Return the mean over whether the spell reaches its next phase."""
+        older = np.concatenate([block_FKW[1:], block_FKW[-1:]])
+        return np.asarray((1 - self._advance_F11) * block_FKW + self._advance_F11 * older)
+
+    def _shifted(self, block_FKW: _Table, cells: float) -> _Table:
+        """Return the block read ``cells`` of work higher. Below 0 nothing is left; beyond the end all is late."""
+        whole = int(np.floor(cells))
+        lower, upper = self._moved(block_FKW, whole), self._moved(block_FKW, whole + 1)
+        share = np.float32(cells - whole)
+        return np.asarray((1 - share) * lower + share * upper) if share > 1e-6 else lower
+
+    def _moved(self, block_FKW: _Table, cells: int) -> _Table:
+        if cells == 0:
+            return block_FKW
+        if cells < 0:
+            return np.concatenate([np.zeros_like(block_FKW[..., :-cells]), block_FKW[..., :cells]], axis=-1)
+        late = np.float32(LATE_COST_RATIO * self._cell_s) * np.arange(1, cells + 1, dtype=np.float32)
+        return np.concatenate([block_FKW[..., cells:], block_FKW[..., -1:] + late], axis=-1)
+
+
+def _block(table: _Table, start: int) -> _Table:
+    return table[start : start + _NUM_PHASES]
+
+
+def _least(first: _Table, *others: _Table) -> _Table:
+    least = first
+    for other in others:
+        least = np.minimum(least, other)
+    return least
+
+
+__all__ = ["BoolArray", "SpotTerms", "SpotValues", "States", "advance_F", "solve"]
