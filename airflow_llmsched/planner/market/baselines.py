@@ -28,7 +28,7 @@ class OnDemandOnly:
 class GreedySpot:
     """Spot whenever a pool is up, nothing while none is, and on-demand capacity once time would run out otherwise."""
 
-    def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:
+    def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:  # noqa: ARG002  (the port's)
         """Start with every run at liberty."""
         self._changeover_s = terms.changeover_s
         self._safe_N: BoolArray = np.zeros(num_runs, dtype=np.bool_)
@@ -47,7 +47,7 @@ class UniformProgress:
     changeovers: on-demand to the end.
     """
 
-    def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:
+    def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:  # noqa: ARG002  (the port's)
         """Start with every run on pace."""
         self._terms = terms
         self._safe_N: BoolArray = np.zeros(num_runs, dtype=np.bool_)

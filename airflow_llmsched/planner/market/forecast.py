@@ -123,8 +123,11 @@ def first_belief(model: HazardModel, up_N: BoolArray) -> PoolBelief:
 def observe(model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s: float) -> PoolBelief:
     """Return the belief after the pools were seen again ``after_s`` seconds later."""
     changed_N = up_N != belief.up_N
-    change_NK = -np.expm1(-hazard_NK(model, belief) * after_s)
-    weight_NK = belief.weight_NK * np.where(changed_N[:, None], change_NK, 1 - change_NK)
+    passed_NK = hazard_NK(model, belief) * after_s
+    log_NK = np.where(
+        changed_N[:, None], np.log(-np.expm1(-passed_NK)), -passed_NK
+    )  # after a long silence all are tiny
+    weight_NK = belief.weight_NK * np.exp(log_NK - log_NK.max(axis=1, keepdims=True))
     weight_NK /= weight_NK.sum(axis=1, keepdims=True)
     drift = -np.expm1(-DRIFT_PER_HOUR * after_s / HOUR_S)
     return PoolBelief(
@@ -134,7 +137,7 @@ def observe(model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s:
     )
 
 
-def hazard_NK(model: HazardModel, belief: PoolBelief) -> FloatArray:  # noqa: N802
+def hazard_NK(model: HazardModel, belief: PoolBelief) -> FloatArray:
     """Return the rate per second at which the present spell ends, for each class."""
     phase_N = belief.phase_N()
     loss_NK, return_NK = model.loss_per_s_KF[:, phase_N].T, model.return_per_s_KF[:, phase_N].T
@@ -142,7 +145,7 @@ def hazard_NK(model: HazardModel, belief: PoolBelief) -> FloatArray:  # noqa: N8
 
 
 def change_probability(model: HazardModel, belief: PoolBelief, *, within_s: float) -> FloatArray:
-    """Return the probability that the present spell ends within ``within_s`` seconds, as the pool ages meanwhile. (N,)
+    """Return the probability that the present spell ends within ``within_s`` seconds, as the pool ages meanwhile (N,).
 
     For a pool that is up this is the probability of an interruption.
     """
@@ -172,17 +175,17 @@ def phase_of(age_s: FloatArray) -> IntArray:
 
 
 def phase_length_s() -> FloatArray:
-    """Return how long each phase lasts; the last has no end. (F,)"""
+    """Return how long each phase lasts; the last has no end (F,)."""
     return np.append(np.diff(PHASE_START_S), np.inf)
 
 
 def mean_spell_s(hazard_per_s_KF: FloatArray) -> FloatArray:
-    """Return the mean length of a spell with these hazards. (K,)"""
+    """Return the mean length of a spell with these hazards (K,)."""
     return np.asarray(phase_occupancy_s(hazard_per_s_KF).sum(axis=1))
 
 
 def phase_occupancy_s(hazard_per_s_KF: FloatArray) -> FloatArray:
-    """Return the mean time that a spell spends in each phase. (K, F)"""
+    """Return the mean time that a spell spends in each phase (K, F)."""
     lasting_KF = np.exp(-hazard_per_s_KF * phase_length_s())
     reached_KF = np.cumprod(np.concatenate([np.ones_like(lasting_KF[:, :1]), lasting_KF[:, :-1]], axis=1), axis=1)
     return np.asarray(reached_KF * (1 - lasting_KF) / hazard_per_s_KF)

@@ -30,9 +30,7 @@ def optimum_s(up_ZT: BoolArray, *, tick_s: float, start: int, terms: SpotTerms) 
     return float(cost_HW[_NOTHING, num_cells])
 
 
-def _back(
-    after_HW: FloatArray, up_Z: BoolArray, *, changeover: int, tick_s: float, spot_ratio: float
-) -> FloatArray:
+def _back(after_HW: FloatArray, up_Z: BoolArray, *, changeover: int, tick_s: float, spot_ratio: float) -> FloatArray:
     worked_HW = _moved(after_HW, -_CELLS_PER_TICK)
     price_s_H = np.full(len(after_HW), tick_s * spot_ratio)
     price_s_H[_NOTHING], price_s_H[_ON_DEMAND] = 0.0, tick_s
@@ -41,7 +39,7 @@ def _back(
     kept_HW[_FIRST_POOL:][~up_Z] = _NEVER
     begun_HW = _moved(kept_HW, changeover)
     begun_HW[_NOTHING] = after_HW[_NOTHING]
-    before_HW = np.minimum(kept_HW, begun_HW.min(axis=0))
+    before_HW: FloatArray = np.minimum(kept_HW, begun_HW.min(axis=0))
     before_HW[:, 0] = 0.0
     return before_HW
 

@@ -71,7 +71,7 @@ class RentalPolicy(Protocol):
         """Return what to hold for the next tick."""
 
 
-def first_up_pool_N(view: RentalView) -> IntArray:  # noqa: N802
+def first_up_pool_N(view: RentalView) -> IntArray:
     """Return the pool that is held if it is up, else the first that is."""
     held_up_N = view.up_ZN[view.pool_N, np.arange(len(view.pool_N))]
     return np.where(held_up_N, view.pool_N, view.up_ZN.argmax(axis=0))

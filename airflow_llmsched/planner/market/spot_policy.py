@@ -95,7 +95,7 @@ class _Costs:
         self._ends_NK = -np.expm1(-hazard_NK(model, belief) * values.cell_s)
 
     def of_each(self) -> FloatArray:
-        """Return the expected cost of holding nothing, spot and on-demand capacity. (3, N)"""
+        """Return the expected cost of holding nothing, spot and on-demand capacity (3, N)."""
         view, terms, cell_s = self._view, self._values.terms, self._values.cell_s
         keeps_spot_N = (view.holding_N == Holding.SPOT) & (view.pool_N == self._pool_N)
         spot_work_s_N = view.work_s_N + np.where(keeps_spot_N, view.overhead_s_N, terms.changeover_s)
@@ -110,7 +110,7 @@ class _Costs:
         return np.stack([nothing_N, spot_N, cell_s + demand_N])
 
     def _later(self, up: int, lost: int, down: int, work_s_N: FloatArray) -> FloatArray:
-        """Return the mean cost one cell from now, over classes of pool and over what the pool does. (N,)"""
+        """Return the mean cost one cell from now, over classes of pool and over what the pool does (N,)."""
         lasts_N = np.where(self._up_N1[:, 0], up, down)
         turns_N = np.where(self._up_N1[:, 0], lost, up)
         same_NK = self._at(lasts_N + self._phase_N, work_s_N)

@@ -74,15 +74,13 @@ class SpotValues:
     cost_TSKW: _Table
 
     def at(self, state_N: IntArray, *, left_s: float, work_s_N: FloatArray) -> FloatArray:
-        """Return the cost to go for each class, linear between cells of work. (N, K)"""
+        """Return the cost to go for each class, linear between cells of work (N, K)."""
         cell = int(np.clip(left_s / self.cell_s + 1e-9, 0, len(self.cost_TSKW) - 1))
         cost_SKW = self.cost_TSKW[cell]
         at_N = np.clip(work_s_N / self.cell_s, 0.0, cost_SKW.shape[-1] - 1.001)
         below_N = at_N.astype(np.int64)
         share_N1 = (at_N - below_N)[:, None]
-        return np.asarray(
-            cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1
-        )
+        return np.asarray(cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1)
 
 
 def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
@@ -97,7 +95,7 @@ def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
     return SpotValues(terms, cell_s, cost)
 
 
-def advance_F(cell_s: float) -> FloatArray:  # noqa: N802
+def advance_F(cell_s: float) -> FloatArray:
     """Return the probability that a spell moves to its next age phase within one cell."""
     return np.asarray(-np.expm1(-cell_s / phase_length_s()))
 
