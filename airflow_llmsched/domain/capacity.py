@@ -1,0 +1,93 @@
+"""What can be rented, where, for how much and how long. Money is US dollars; a price is one node's for one hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_llmsched.domain.workload import CapacityType, CapacityWish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Pool:
+    """Capacity that comes and goes as one: nodes of one shape in one zone, rented in one way.
+
+    ``zone`` is empty where a cloud prices and fills whole regions.
+    """
+
+    cloud: str
+    region: str
+    zone: str
+    shape: str
+    capacity_type: CapacityType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A pool's nodes at a price. Times are Unix seconds.
+
+    ``num_nodes`` is how many there are for us, quota included, and ``loss_per_hour`` how often a gang there is
+    interrupted; None: not known. ``starts_at_s`` and ``ends_at_s`` bound a reservation or a capacity block, None leaves
+    that side open. ``start_up_s`` lasts from the order to the first rank. ``source`` says who named the price, and
+    ``priced_at_s`` when.
+    """
+
+    pool: Pool
+    usd_per_hour: float
+    priced_at_s: float
+    source: str
+    num_nodes: int | None = None
+    loss_per_hour: float | None = None
+    start_up_s: float = 300.0
+    starts_at_s: float | None = None
+    ends_at_s: float | None = None
+    jurisdiction: str = ""
+    vendor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeNeed:
+    """What the run takes on one node shape: so many nodes, for so long, as planned for that shape."""
+
+    num_nodes: int
+    work_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataAt:
+    """Bytes that have to be where the nodes are. Leaving their region costs ``egress_usd_per_byte``."""
+
+    cloud: str
+    region: str
+    num_bytes: int
+    egress_usd_per_byte: float = 0.0
+    bytes_per_s: float = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """What a run wants of the market. ``rework_s`` is what one interruption costs in time, all told."""
+
+    by_shape: Mapping[str, ShapeNeed]
+    wish: CapacityWish = field(default_factory=CapacityWish)
+    data: tuple[DataAt, ...] = ()
+    deadline_s: float | None = None
+    rework_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What the whole run would cost with one offer, in money and time. Holds until ``valid_until_s`` (Unix seconds)."""
+
+    offer: Offer
+    num_nodes: int
+    compute_usd: float
+    egress_usd: float
+    stage_s: float
+    finish_at_s: float
+    valid_until_s: float
+
+    @property
+    def total_usd(self) -> float:
+        """Everything that is paid for the run."""
+        return self.compute_usd + self.egress_usd

@@ -1,0 +1,196 @@
+"""Ranks what the market offers by what the whole run would cost there. Pure.
+
+Wishes about cloud, region, jurisdiction, vendor and capacity type are filters, never costs: no price buys its way past
+one. What is left is priced to the end: nodes times hours at that offer's own price, the time that interruptions are
+expected to cost, and what it costs to bring the data there.
+
+Axes: M = offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.forecast import BoolArray, FloatArray, IntArray
+from airflow_llmsched.units import HOUR_S
+
+QUOTE_LIFE_S = HOUR_S
+"""How long after it was named a price is relied on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """One text column, as codes into its distinct values."""
+
+    values: tuple[str, ...]
+    code_M: IntArray
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Words:
+        """Number the distinct texts."""
+        values, codes = np.unique(np.asarray(texts, dtype=np.str_), return_inverse=True)
+        return cls(tuple(values.tolist()), codes.astype(np.int64))
+
+    def among(self, wanted: Collection[str]) -> BoolArray:
+        """Return which rows hold one of ``wanted``."""
+        return self.mapped(dict.fromkeys(wanted, True), default=False).astype(np.bool_)
+
+    def mapped(self, table: Mapping[str, float], *, default: float) -> FloatArray:
+        """Return each row's number in ``table``."""
+        return np.array([float(table.get(value, default)) for value in self.values])[self.code_M]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferTable:
+    """Offers in columns, in the order of their pools. Build by :meth:`of`; reading it costs no loop over offers."""
+
+    offers: tuple[Offer, ...]
+    cloud: Words
+    region: Words
+    shape: Words
+    capacity_type: Words
+    jurisdiction: Words
+    vendor: Words
+    usd_per_hour_M: FloatArray
+    num_nodes_M: FloatArray
+    loss_per_hour_M: FloatArray
+    start_up_s_M: FloatArray
+    starts_at_s_M: FloatArray
+    ends_at_s_M: FloatArray
+
+    @classmethod
+    def of(cls, offers: Sequence[Offer]) -> OfferTable:
+        """Put offers in columns. Those of one pool stay in the order given."""
+        ordered = tuple(sorted(offers, key=lambda each: each.pool))
+
+        def numbers(read: Callable[[Offer], float | None], *, default: float) -> FloatArray:
+            return np.array([default if (value := read(each)) is None else value for each in ordered], dtype=np.float64)
+
+        return cls(
+            offers=ordered,
+            cloud=Words.of([each.pool.cloud for each in ordered]),
+            region=Words.of([each.pool.region for each in ordered]),
+            shape=Words.of([each.pool.shape for each in ordered]),
+            capacity_type=Words.of([each.pool.capacity_type for each in ordered]),
+            jurisdiction=Words.of([each.jurisdiction for each in ordered]),
+            vendor=Words.of([each.vendor for each in ordered]),
+            usd_per_hour_M=numbers(lambda each: each.usd_per_hour, default=np.nan),
+            num_nodes_M=numbers(lambda each: each.num_nodes, default=np.inf),
+            loss_per_hour_M=numbers(lambda each: each.loss_per_hour, default=0.0),
+            start_up_s_M=numbers(lambda each: each.start_up_s, default=0.0),
+            starts_at_s_M=numbers(lambda each: each.starts_at_s, default=-np.inf),
+            ends_at_s_M=numbers(lambda each: each.ends_at_s, default=np.inf),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Quotes, cheapest first, and how many offers fell out for which reason (each for the first that applied)."""
+
+    quotes: tuple[Quote, ...]
+    rejections: Mapping[str, int]
+
+    def explain(self) -> str:
+        """Return the reasons in words, the most frequent first."""
+        counted = sorted(self.rejections.items(), key=lambda each: (-each[1], each[0]))
+        return "; ".join(f"{count} {reason}" for reason, count in counted)
+
+
+def rank(table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20) -> Ranking:
+    """Return the ``limit`` cheapest quotes. Ties go to the pool that comes first by name, so that none is by chance."""
+    costs = _Costs(table, need, now_s=now_s)
+    fits_M, rejections = np.ones(len(table.offers), dtype=np.bool_), {}
+    for reason, ok_M in costs.checks():
+        out_M = fits_M & ~ok_M
+        if out_M.any():
+            rejections[reason] = int(out_M.sum())
+        fits_M &= ok_M
+    rows = np.flatnonzero(fits_M)
+    cheapest = rows[np.argsort(costs.total_usd_M[rows], kind="stable")[:limit]]
+    return Ranking(quotes=tuple(costs.quote(int(row)) for row in cheapest), rejections=rejections)
+
+
+class _Costs:
+    """Every offer's cost to the end, as arrays."""
+
+    def __init__(self, table: OfferTable, need: Requirement, *, now_s: float) -> None:
+        self._table, self._need, self._now_s = table, need, now_s
+        self.num_nodes_M = table.shape.mapped({name: each.num_nodes for name, each in need.by_shape.items()}, default=0)
+        work_s_M = table.shape.mapped({name: each.work_s for name, each in need.by_shape.items()}, default=0.0)
+        self.stage_s_M, self.egress_usd_M = self._data()
+        # One interruption every 1 / loss hours, each costing rework_s: first order, as long as they are far between.
+        busy_s_M = work_s_M * (1 + table.loss_per_hour_M / HOUR_S * need.rework_s)
+        self.held_s_M = table.start_up_s_M + self.stage_s_M + busy_s_M
+        self.finish_at_s_M = np.maximum(now_s, table.starts_at_s_M) + self.held_s_M
+        self.compute_usd_M = self.num_nodes_M * table.usd_per_hour_M * self.held_s_M / HOUR_S
+        self.total_usd_M = self.compute_usd_M + self.egress_usd_M
+
+    def checks(self) -> list[tuple[str, BoolArray]]:
+        """Return what must hold of an offer, with how to say that it does not."""
+        table, wish = self._table, self._need.wish
+        deadline_s = np.inf if self._need.deadline_s is None else self._need.deadline_s
+        everything = np.ones(len(table.offers), dtype=np.bool_)
+
+        def allowed(column: Words, wanted: Sequence[str]) -> BoolArray:
+            return column.among(wanted) if wanted else everything
+
+        return [
+            ("of a node shape the run was not planned for", self.num_nodes_M > 0),
+            ("of another cloud", allowed(table.cloud, wish.clouds)),
+            ("in another region", allowed(table.region, wish.regions)),
+            ("under another jurisdiction", allowed(table.jurisdiction, wish.jurisdictions)),
+            ("of another vendor", allowed(table.vendor, wish.vendors)),
+            ("of another capacity type", allowed(table.capacity_type, wish.capacity_types)),
+            ("without a price", np.isfinite(table.usd_per_hour_M)),
+            ("of spot capacity that costs no less than on-demand there", ~self._pointless_spot_M()),
+            ("with too few nodes", table.num_nodes_M >= self.num_nodes_M),
+            ("that end before the run does", self.finish_at_s_M <= table.ends_at_s_M),
+            ("too late for the deadline", self.finish_at_s_M <= deadline_s),
+        ]
+
+    def quote(self, row: int) -> Quote:
+        offer = self._table.offers[row]
+        ends_at_s = np.inf if offer.ends_at_s is None else offer.ends_at_s
+        return Quote(
+            offer=offer,
+            num_nodes=int(self.num_nodes_M[row]),
+            compute_usd=float(self.compute_usd_M[row]),
+            egress_usd=float(self.egress_usd_M[row]),
+            stage_s=float(self.stage_s_M[row]),
+            finish_at_s=float(self.finish_at_s_M[row]),
+            valid_until_s=float(min(offer.priced_at_s + QUOTE_LIFE_S, ends_at_s)),
+        )
+
+    def _data(self) -> tuple[FloatArray, FloatArray]:
+        """Return seconds of staging and dollars of egress: what is in another region has to come over."""
+        table = self._table
+        stage_s_M, egress_usd_M = np.zeros(len(table.offers)), np.zeros(len(table.offers))
+        for data in self._need.data:
+            away_M = ~(table.cloud.among({data.cloud}) & table.region.among({data.region}))
+            stage_s_M += away_M * (data.num_bytes / data.bytes_per_s)
+            egress_usd_M += away_M * (data.num_bytes * data.egress_usd_per_byte)
+        return stage_s_M, egress_usd_M
+
+    def _pointless_spot_M(self) -> BoolArray:
+        """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud."""
+        table = self._table
+        place_M = _joint(table.cloud, table.region, table.shape)
+        is_spot_M = table.capacity_type.among({CapacityType.SPOT})
+        is_demand_M = table.capacity_type.among({CapacityType.ON_DEMAND}) & np.isfinite(table.usd_per_hour_M)
+        demand_P = np.full(int(place_M.max(initial=-1)) + 1, np.inf)
+        np.minimum.at(demand_P, place_M[is_demand_M], table.usd_per_hour_M[is_demand_M])
+        return np.asarray(is_spot_M & (table.usd_per_hour_M >= demand_P[place_M]))
+
+
+def _joint(*columns: Words) -> npt.NDArray[np.int64]:
+    """Return one code for each combination of values."""
+    joint_M = np.zeros_like(columns[0].code_M)
+    for column in columns:
+        joint_M = joint_M * len(column.values) + column.code_M
+    return np.asarray(np.unique(joint_M, return_inverse=True)[1], dtype=np.int64)

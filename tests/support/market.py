@@ -1,0 +1,25 @@
+"""Offers whose uninteresting parts are filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_llmsched.domain.capacity import Offer, Pool
+from airflow_llmsched.domain.workload import CapacityType
+
+NOW_S = 1_800_000_000.0
+SPOT, ON_DEMAND, RESERVED = CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityType.RESERVED
+
+
+def offer_of(
+    usd_per_hour: float,
+    capacity_type: CapacityType = ON_DEMAND,
+    *,
+    region: str = "east",
+    zone: str = "a",
+    cloud: str = "aws",
+    shape: str = "p5",
+    **more: Any,
+) -> Offer:
+    pool = Pool(cloud=cloud, region=region, zone=zone, shape=shape, capacity_type=capacity_type)
+    return Offer(pool=pool, usd_per_hour=usd_per_hour, priced_at_s=NOW_S - 60.0, source="test", **more)
