@@ -47,6 +47,10 @@ bench-journal: $(VENV)/.dev ## Measure a run's journal after 90 simulated days; 
 bench-airflow: $(VENV)/.dev ## Measure what 1,000 deferred gangs cost a triggerer, against 1,000 plain sleep triggers
 	$(BIN)/python -m tests.bench.airflow
 
+.PHONY: bench-market
+bench-market: $(VENV)/.dev ## Measure the rental policy and its forecast on recorded traces, against their baselines
+	$(BIN)/python -m tests.bench.market
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
