@@ -24,6 +24,7 @@ UNIT_SUFFIXES = (
     "_flop_per_s",
     "_usd",
     "_usd_per_hour",
+    "_usd_per_byte",
     "_per_hour",
     "_per_s",
     "_tokens",
