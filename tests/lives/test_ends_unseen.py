@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from airflow_llmsched.control.context import Succeeded, Watch
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.sim.scripts import RankFails
 from tests.support.sim_house import SimHouse
 
@@ -81,3 +83,32 @@ def test_a_success_of_an_older_generation_is_not_taken_for_the_newer() -> None:
     outcome = house.driver(generation=1, owner="try-2").start()
     assert isinstance(outcome, Watch)
     assert [(each.key.generation, each.key.attempt) for each in house.driver().attempts()] == [(1, 1), (2, 1)]
+
+
+def test_a_start_among_500_old_jobs_takes_a_few_calls_of_a_throttled_engine() -> None:
+    """Field case A23: what exists is asked for by its name, in one call; who is told to wait waits, and asks again."""
+    house = SimHouse()
+    launch = house.driver(owner="old").start()
+    assert isinstance(launch, Watch)
+    house.engine.stop(house.live()[0], grace_s=0.0)
+    for number in range(500):
+        run = RunKey(f"ls-old{number:017d}")
+        house.engine.abandon(AttemptKey(run=run, generation=1, attempt=1))
+    house.driver().release()
+    calls: list[tuple[str, float]] = []
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **named: Any) -> Any:
+            now_s = house.clock.now_s()
+            calls.append((name, now_s))
+            if sum(at_s > now_s - 1.0 for _, at_s in calls) > 5:
+                raise CouldNotLookError("rate exceeded: try again")
+            return call(*arguments, **named)
+
+        return count
+
+    for name in ("find", "poll", "submit", "stop", "abandon", "topology"):
+        setattr(house.engine, name, counted(name, getattr(house.engine, name)))
+    assert isinstance(house.driver(owner="new").start(), Watch)
+    assert len({at_s for _, at_s in calls}) > 1, "it was never told to wait"
+    assert len(calls) <= 20, calls

@@ -120,7 +120,7 @@ class LocalClient:
                 building.path.mkdir(mode=0o700, parents=True)
                 write_json(building.abandoned, {"v": wire.VERSION, "at_s": time.time()})
             with _ABANDON, _unless_taken():
-                building.path.rename(self._gangs / name)
+                building.path.rename(self.gang(name).path)
         return self.abandoned(name) is not None
 
     def abandoned(self, name: str) -> dict[str, Any] | None:
