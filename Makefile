@@ -37,7 +37,8 @@ test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch 
 .PHONY: test-crash
 test-crash: $(VENV)/.dev ## Shoot workers, triggerers and teardowns at every effect; BUDGET=150 of each engine, SEED=1, ONLY=... to repeat one
 	CRASH_ALL=1 CRASH_SEED=$(or $(SEED),0) CRASH_BUDGET=$(BUDGET) CRASH_ONLY=$(ONLY) \
-		$(BIN)/pytest -n $(if $(ONLY),0,$(JOBS)) tests/crash
+		$(BIN)/pytest -n $(if $(ONLY),0,$(JOBS)) \
+		tests/crash$(if $(ONLY),/test_$(firstword $(subst :, ,$(ONLY)))_combinations.py)
 
 .PHONY: bench-journal
 bench-journal: $(VENV)/.dev ## Measure a run's journal after 90 simulated days; results in bench/results/journal.json
