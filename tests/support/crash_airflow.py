@@ -60,6 +60,9 @@ TICK_S = 0.5
 EXTENSIONS = frozenset({"watch.extend", "channel.directory.note_extension"})
 """Points that a triggerer passes only when it hands a healthy gang over: the engine must be out of sight for that."""
 
+_SEEN = frozenset({"up_for_retry", "deferred"})
+"""States of a task whose worker was shot, once Airflow has seen it; the second when the harness comes late."""
+
 FIRST_SHOT = Shot("run.submit", Side.AFTER, 1)
 """With which a gang outlives its task until the teardown, for the phase ``release``."""
 
@@ -158,7 +161,7 @@ class Case:
 
     def _release(self) -> Play:
         yield from self._until("the first worker is shot", lambda: self._fired(f"{self.name}-first"))
-        yield from self._until("Airflow has seen it", lambda: self._state() == "up_for_retry")
+        yield from self._until("Airflow has seen it", lambda: self._state() in _SEEN)
         self._arm(WORKER, "release")
         self._mark("failed")
         yield from self._until_shot("the release is shot")
@@ -371,6 +374,9 @@ def record(house: House) -> list[Combination]:
     alone = GangRuns(house.stack, house.range.folder / "hold", dag_id="shot_alone", run_id="recorded-alone")
     first = worker_name(alone.run_id, "gang-01")
     house.range.arm("recorded-first", where=WORKER, who=first, shot=FIRST_SHOT, how=KILL)
+    # At once: a task that is tried again has its gang ended by the triggerer, and leaves the teardown nothing to stop.
+    alone.wait_for(lambda: house.range.fired("recorded-first") and alone.tasks()["gang-01"] in _SEEN)
+    alone.client.mark(alone.dag_id, alone.run_id, "gang-01", "failed")
     ordinary.wait_until_held()
     plain, marked, other = ordinary.gangs.values()
     ordinary.client.mark(ordinary.dag_id, ordinary.run_id, marked.task_id, "failed")
@@ -378,8 +384,6 @@ def record(house: House) -> list[Combination]:
     ordinary.wait_for(lambda: not house.sampler.alive(marked.key))
     plain.let_go()
     other.let_go()
-    alone.wait_for(lambda: alone.tasks()["gang-01"] == "up_for_retry")
-    alone.client.mark(alone.dag_id, alone.run_id, "gang-01", "failed")
     for runs in (ordinary, alone):
         wait_until(runs.has_ended, limit_s=LIMIT_S, poll_s=TICK_S)
     return sorted(_combinations(house.range.recorded(), plain=plain, marked=marked))
