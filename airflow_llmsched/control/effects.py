@@ -197,10 +197,11 @@ class Effects:
 
     def _launch(self, command: cmd.Launch) -> tuple[ev.AnyEvent, ...]:
         known = any(handle.key == command.key for handle in self._engine.find(self._context.run_key))
-        stopped = self.stop_live(through=command.key, keep=command.key)
-        if stopped and not known and (fence := self._fences.awaited()) is not None:
+        self.stop_live(through=command.key, keep=command.key)
+        # Asked for whoever stopped it: the worker that did may have died before it could say so.
+        if not known and (fence := self._fences.awaited()) is not None:
             self._give_up(command.key)
-            reason = "a gang of the run that nobody knew of has just been stopped, not all of it in sight"
+            reason = "a gang of the run that nobody knew of has been stopped, not all of it in sight"
             return (ev.LaunchRefused(at_s=fence.at_s, reason=reason, retry_at_s=fence.until_s),)
         nodes = command.plan.placement.nodes
         with _PREPARE:

@@ -18,7 +18,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, InternalError, LaunchError
 from airflow_llmsched.planner.policies.failure import FailureHistory
 from airflow_llmsched.sim.scripts import SimTraining
-from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
+from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of, tree_of, workload_of
 
 KEY = AttemptKey(run=RUN, generation=1, attempt=1)
 LAUNCH = cmd.Launch(key=KEY, channel_root="ch", plan=plan_of(("n0", 2)), checkpoint=None, waiting_since_s=None)
@@ -59,6 +59,23 @@ def test_launch_first_stops_any_other_gang_of_the_run() -> None:
     )
     effects(house).perform(second)
     assert [handle.key.attempt for handle in house.live()] == [2]
+
+
+def test_launch_waits_out_a_gang_that_a_worker_stopped_unseen_before_it_died() -> None:
+    house = SimHouse(tree=tree_of(3), workload=workload_of())
+    house.context = replace(house.context, lease_s=30.0)
+    launched(house)
+    house.engine.partition(NodeId("n0"))
+    effects(house).stop_live(through=None)  # and then nothing: it died before it could record a fence
+    other = replace(LAUNCH, key=replace(KEY, attempt=2), channel_root="ch2", plan=plan_of(("n1", 2)))
+    (refused,) = effects(house).perform(other)
+    assert isinstance(refused, ev.LaunchRefused)
+    assert refused.fault is None
+    assert refused.retry_at_s is not None
+    house.clock.sleep(refused.retry_at_s - house.clock.now_s())
+    (begun,) = effects(house).perform(replace(other, key=replace(KEY, attempt=3)))
+    assert isinstance(begun, ev.Launched)
+    assert house.engine.overlaps == []
 
 
 def test_launch_on_what_is_not_free_any_more_is_refused_without_a_fault() -> None:
