@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.effect_points import listen
-from tests.support import crash_combos
+from tests.support import crash_combos, crash_local
 
 
 def pytest_report_header() -> str:
@@ -26,6 +26,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.section("crash harness")
     for line in _table(found):
         terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave nothing in the temporary folder."""
+    crash_local.forget_recording()
 
 
 def _table(found: Iterable[dict[str, Any]]) -> Iterable[str]:

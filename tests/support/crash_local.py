@@ -106,15 +106,28 @@ def combinations() -> Iterator[Combination]:
 
 def _recorded() -> dict[str, list[Any]]:
     """Return the passages of each scenario; those who test at once in several processes share one recording."""
-    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if session is None:
+    path = _recording()
+    if path is None:
         return _record()
-    path = Path(tempfile.gettempdir()) / f"llmsched-crash-{os.getuid()}-{session}.json"
     with path.with_suffix(".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             path.write_text(json.dumps(_record()))
         return dict(json.loads(path.read_text()))
+
+
+def _recording() -> Path | None:
+    """Return where those who test at once share a recording; None for one who tests alone."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return None if session is None else Path(tempfile.gettempdir()) / f"llmsched-crash-{os.getuid()}-{session}.json"
+
+
+def forget_recording() -> None:
+    """Delete the shared recording. Nobody runs a test before all have collected theirs, so it has been read by then."""
+    path = _recording()
+    if path is not None:
+        path.unlink(missing_ok=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _record() -> dict[str, list[Any]]:
