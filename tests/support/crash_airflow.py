@@ -46,8 +46,9 @@ HOWS = {
     "release": (KILL, STOP),
 }
 FOLLOW_UPS = {
-    "start": ("retried", "cleared", "failed", "success", "left"),
-    "resume": ("retried", "cleared", "failed", "success", "left"),
+    # Airflow leaves no worker's task alone that has a retry.
+    "start": ("retried", "cleared", "failed", "success"),
+    "resume": ("retried", "cleared", "failed", "success"),
     "watch": ("moved", "cleared", "failed", "success", "left"),
     "on_kill": ("cleared", "success", "left"),
     "release": ("retried", "cleared"),
@@ -177,8 +178,6 @@ class Case:
             patiently(lambda: runs.client.clear(runs.dag_id, runs.run_id, [task_id]))
         elif self.follow_up in ("failed", "success"):
             self._mark(self.follow_up, task_id)
-        elif self.follow_up == "left" and self.phase in ("start", "resume"):
-            yield from self._until("nothing is left", lambda: not self.house.sampler.alive(self.gang.key))
         if self.follow_up in ("retried", "cleared"):
             yield from self._until(
                 "another try has begun",
@@ -189,8 +188,6 @@ class Case:
         self.gang.let_go()
         if self._is_to_go_on():
             yield from self._until("the task succeeds", lambda: self._state() == "success")
-        elif self.follow_up == "left" and self.phase in ("start", "resume"):
-            self._mark("failed")
 
     def _is_to_go_on(self) -> bool:
         return self.follow_up in GOES_ON or (self.follow_up == "left" and self.phase == "watch")
