@@ -93,9 +93,9 @@ class Gang:
             (gang / "stop.json").symlink_to("stop.json")
 
     def unblind(self) -> None:
-        for path in self._machine.glob("gangs/*/stop.json"):
-            if path.is_symlink():
-                path.unlink()
+        for gang in self._machine.glob("gangs/*"):
+            if (gang / "stop.json").is_symlink():  # a pattern would not find it: it leads nowhere
+                (gang / "stop.json").unlink()
 
 
 class GangRuns:
