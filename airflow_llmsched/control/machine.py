@@ -67,7 +67,8 @@ _TERMINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
 class RunState:
     """All that decisions need.
 
-    ``owner_since_s`` is when the owner set out to act for the run, None for one that did not say.
+    ``owner_since_s`` is when the owner set out to act for the run, None for one that did not say; a teardown moves it
+    on to when it began.
     ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
     ``checkpoint`` the one that the next or current launch resumes from. ``line`` says which checkpoints count, in any
     generation; ``own_folder`` where the attempt saves. ``gang_ended`` once the engine has said so.
@@ -366,8 +367,10 @@ def _run_cancelled(state: RunState, _event: ev.RunCancelled) -> RunState:
     return replace(state, phase=RunPhase.CANCELLED, handle=None, unlaunched=None)
 
 
-def _released(state: RunState, _event: ev.Released) -> RunState:
-    return replace(state, released=True)
+def _released(state: RunState, event: ev.Released) -> RunState:
+    # Whoever set out before the teardown and had begun nothing by then is too late for good.
+    since_s = max(event.started_at_s, state.owner_since_s or event.started_at_s)
+    return replace(state, released=True, owner_since_s=since_s)
 
 
 def _recovering(state: RunState, fault: Fault) -> RunState:

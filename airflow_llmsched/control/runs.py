@@ -120,7 +120,9 @@ class RunDriver:
         """
         since_s = self._context.owner_since_s
         since_s = self._clock.now_s() if since_s is None else since_s
-        self._attempt(lambda session: self._begin(session, since_s))
+        if not self._attempt(lambda session: self._begin(session, since_s)):
+            run = self._journal.run_key
+            return Failed(reason=f"superseded: run {run} was begun or torn down after this worker had set out for it")
         return self._attempt(self._drive)
 
     def handle(
@@ -154,7 +156,8 @@ class RunDriver:
     def release(self, reason: str = "teardown", *, num_records: int | None = None) -> tuple[str, ...]:
         """End the run whoever owns it, and stop whatever lives under its key. Returns what was stopped.
 
-        Reads only the journal and the engine. Idempotent: the second time finds nothing to do and records nothing.
+        Reads only the journal and the engine. Idempotent: the second time finds nothing to do. It records that it was
+        here even for a run that nobody has begun: a worker that stood still all the while then begins nothing.
         With ``num_records`` it ends only what a caller judged who had read that many records: if the run has moved on
         since, nothing is recorded or stopped, and gangs launched since are left alone.
 
@@ -164,7 +167,8 @@ class RunDriver:
         started_at_s = self._clock.now_s()
         through = self._attempt(lambda session: self._end_for_release(session, reason, num_records))
         stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live(through=through))
-        self._attempt(lambda session: self._record_release(session, started_at_s, stopped))
+        judged = num_records is not None
+        self._attempt(lambda session: self._record_release(session, started_at_s, stopped, judged=judged))
         return stopped
 
     def note_span(self, span: Span) -> None:
@@ -203,10 +207,13 @@ class RunDriver:
             f"run {self._journal.run_key}: {MAX_RACES} appends in a row came second; try again later"
         )
 
-    def _begin(self, session: _Session, since_s: float) -> None:
+    def _begin(self, session: _Session, since_s: float) -> bool:
+        """Open, take on or reopen the run; return False when this worker has stood still for too long to do so."""
         asked, owner = self._context.generation, self._context.owner
-        if asked < session.state.asked_generation or self._stood_still(session.state, since_s):
-            return
+        if asked < session.state.asked_generation:
+            return True  # which the outcome is about to say
+        if self._stood_still(session.state, since_s):
+            return False
         self._finish_cancel(session)
         state, now_s = session.state, self._clock.now_s()
         if state.phase in (RunPhase.NEW, RunPhase.CANCELLED) or asked > state.asked_generation:
@@ -221,6 +228,7 @@ class RunDriver:
             session.flush()
             self._effects.stop_live(through=state.key, keep=state.key if state.phase in _OWNS_GANG else None)
         session.flush()
+        return True
 
     def _take_up(
         self,
@@ -270,11 +278,14 @@ class RunDriver:
         session.flush()
         return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)
 
-    def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str]) -> None:
+    def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str], *, judged: bool) -> None:
         state = session.state
-        if state.phase is RunPhase.NEW or (state.released and not stopped):
+        is_new = started_at_s > (state.owner_since_s or 0.0) + CLOCK_SKEW_S  # somebody may have set out since the last
+        if state.released and not stopped and (judged or not is_new):
             return
-        if not state.phase.terminal:
+        if state.phase is RunPhase.NEW and judged:
+            return  # the reaper found a gang without a journal: that run begins nothing any more
+        if state.phase is not RunPhase.NEW and not state.phase.terminal:
             return  # someone has gone on with the run meanwhile: it is not released
         if any(isinstance(event, ev.Released) and event.at_s >= started_at_s for event in self._journal.read()):
             return  # by another teardown at the same time, which stopped the same gangs
@@ -333,7 +344,7 @@ class RunDriver:
         return taken or context.generation < state.asked_generation
 
     def _stood_still(self, state: RunState, since_s: float) -> bool:
-        """Whether another worker set out after this one, by more than clocks may differ, and has begun before it."""
+        """Whether another worker, or a teardown, set out later than clocks may differ, and was first all the same."""
         later_s = state.owner_since_s
         return state.owner != self._context.owner and later_s is not None and later_s > since_s + CLOCK_SKEW_S
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
+import pytest
+
+from airflow_llmsched.control.context import Failed, Outcome, RunContext, Watch
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.machine import RunPhase
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_house import RUN, SimHouse
 
@@ -38,10 +44,48 @@ def test_two_releases_at_once_record_one_release() -> None:
     assert house.kinds().count("released") == 1
 
 
-def test_release_of_a_run_that_never_opened_does_nothing() -> None:
+def test_release_of_a_run_that_never_opened_only_says_that_it_was_there() -> None:
     house = SimHouse()
-    assert house.driver().release() == ()
-    assert house.journal.read() == ()
+    for _ in range(2):
+        assert house.driver().release() == ()
+    assert house.kinds() == ["released"]
+    assert house.driver().state().phase is RunPhase.NEW
+
+
+def late_start(house: SimHouse, context: RunContext) -> Outcome:
+    """Let a worker with this context begin now."""
+    return house.driver(**{each.name: getattr(context, each.name) for each in fields(context)}).start()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_worker_that_stood_still_before_its_first_record_begins_nothing_after_the_teardown(begun: bool) -> None:
+    """Nothing would end its gang but its lease: the teardown has been and gone."""
+    house = SimHouse()
+    if begun:
+        house.driver(owner="try-1").start()
+        assert house.driver(owner="try-1").cancel("marked failed")
+    house.clock.sleep(60.0)
+    late = replace(house.context, owner="try-2", owner_since_s=house.clock.now_s())
+    house.clock.sleep(60.0)
+    house.driver(owner="teardown").release()
+    house.clock.sleep(60.0)
+    outcome = late_start(house, late)
+    assert isinstance(outcome, Failed)
+    assert house.live() == ()
+    cleared = replace(late, owner="try-3", owner_since_s=house.clock.now_s(), generation=late.generation + 1)
+    assert isinstance(late_start(house, cleared), Watch)
+
+
+def test_each_teardown_shuts_out_who_set_out_before_it() -> None:
+    house = SimHouse()
+    house.run()
+    house.driver(owner="teardown").release()
+    house.clock.sleep(3600.0)
+    late = replace(house.context, owner="try-9", owner_since_s=house.clock.now_s(), generation=9)
+    house.clock.sleep(60.0)
+    house.driver(owner="teardown").release()
+    assert isinstance(late_start(house, late), Failed)
+    assert house.live() == ()
 
 
 def test_release_stops_a_gang_that_the_journal_does_not_know() -> None:
