@@ -173,7 +173,9 @@ class Case:
             yield from self._thaw()
 
     def _followed_up(self, task_id: str) -> Play:
-        runs, before = self.runs, self._try(task_id)
+        runs, fired = self.runs, self._fired()
+        assert fired is not None
+        before = fired["try"] or self._try(task_id)  # Airflow may have begun the next by now
         if self.follow_up == "cleared":
             patiently(lambda: runs.client.clear(runs.dag_id, runs.run_id, [task_id]))
         elif self.follow_up in ("failed", "success"):

@@ -74,7 +74,8 @@ class Gunman:
         pid, parent = os.getpid(), os.getppid()
         try:
             with (self._folder / "fired" / target["name"]).open("x") as file:
-                file.write(json.dumps({"pid": pid, "parent": parent}))
+                tried = int(os.environ.get("AIRFLOW_CTX_TRY_NUMBER") or 0)
+                file.write(json.dumps({"pid": pid, "parent": parent, "try": tried}))
         except FileExistsError:
             return
         number = signal.SIGSTOP if target["how"] == STOP else signal.SIGKILL
@@ -102,7 +103,7 @@ class ShootingRange:
         (self.folder / "targets" / where / f"{who}.json").unlink(missing_ok=True)
 
     def fired(self, name: str) -> dict[str, int] | None:
-        """Return pid and parent of who was shot, None before that."""
+        """Return pid and parent of who was shot, and the try of the task if it was a worker; None before that."""
         try:
             text = (self.folder / "fired" / name).read_text()
         except FileNotFoundError:
