@@ -18,8 +18,10 @@ from airflow_llmsched.control.reaping import Finding, Reaper
 from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.objects.local import LocalStore
+from airflow_llmsched.ports import Clock
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of, running, submit
+from airflow_llmsched.units import HOUR_S
 from tests.support.local_engine import LocalHarness
 from tests.support.orphans import hung_agents
 from tests.support.sim_house import plan_of
@@ -40,14 +42,27 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path / "state"))
 
 
-def reaper(harness: LocalHarness, store: LocalStore, word: AirflowWord = AirflowWord.UNKNOWN) -> Reaper:
+class LaterClock(SystemClock):
+    """The machine's clock, an hour on: what outlasts an hour is over by then."""
+
+    def now_s(self) -> float:
+        return super().now_s() + HOUR_S
+
+
+def reaper(
+    harness: LocalHarness,
+    store: LocalStore,
+    word: AirflowWord = AirflowWord.UNKNOWN,
+    *,
+    clock: Clock = SystemClock(),  # noqa: B008  (it has no state)
+) -> Reaper:
     return Reaper(
         store=store,
         deployment_id=deployment_id(store),
         engine=harness.reopened(),
         open_witness=DirectoryChannel,
         ask=lambda _dag_id, _run_id: word,
-        clock=SystemClock(),
+        clock=clock,
         limits=LIMITS,
     )
 
@@ -124,8 +139,8 @@ def test_lease_that_control_renewed_spares_even_hung_agents(harness: LocalHarnes
             lambda: "its lease holds" in wait_for_verdict(reaper(harness, store), handle, Spare).verdict.reason,
             limit_s=60,
         )
-        DirectoryChannel(harness.channel_root(handle.key)).renew(until_s=time.time() - 1.0)
-        assert reaper(harness, store).reap(wait_for_verdict(reaper(harness, store), handle, Reap)).stopped
+        later = reaper(harness, store, clock=LaterClock())
+        assert later.reap(wait_for_verdict(later, handle, Reap)).stopped
     assert harness.num_live_ranks(handle) == 0
 
 
