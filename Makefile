@@ -28,7 +28,7 @@ demo: $(VENV)/.demo ## Pretrain a small model for real, preemption included; UI=
 .PHONY: test
 test: $(VENV)/.dev ## Run all tests
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack"
-	$(BIN)/pytest -m stack
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m stack
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
