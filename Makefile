@@ -26,9 +26,13 @@ demo: $(VENV)/.demo ## Pretrain a small model for real, preemption included; UI=
 	$(BIN)/python -m airflow_llmsched.cli.demo $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
-test: $(VENV)/.dev ## Run all tests
+test: $(VENV)/.dev ## Run the tests; test-long and test-crash run the rest
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack"
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m stack
+	$(BIN)/pytest -m "stack and not long"
+
+.PHONY: test-long
+test-long: $(VENV)/.dev ## Freeze triggerers and fill pools of a real Airflow for minutes, under many gangs
+	$(BIN)/pytest -m long
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
