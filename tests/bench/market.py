@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from airflow_llmsched.domain.capacity import DataAt, Requirement, ShapeNeed
-from airflow_llmsched.domain.workload import CapacityType, CapacityWish
+from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.planner.market import forecast, offline
 from airflow_llmsched.planner.market.baselines import GreedySpot, OnDemandOnly, UniformProgress
 from airflow_llmsched.planner.market.forecast import AvailabilityTrace, FloatArray, HazardModel, IntArray
@@ -29,7 +28,7 @@ from airflow_llmsched.planner.market.replay import replay
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.values import SpotTerms
 from airflow_llmsched.units import GB, HOUR_S, TB
-from tests.support.market import NOW_S, offer_of
+from tests.support.market import NOW_S, many_offers
 from tests.support.spot_traces import TRACES, SpotTrace, spot_traces
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "market.json"
@@ -202,22 +201,7 @@ def miscalibration(forecast_: FloatArray, happened: FloatArray) -> float:
 
 
 def measured_ranking(seed: int) -> Row:
-    rng = random.Random(seed)
-    kinds = list(CapacityType)
-    table = OfferTable.of(
-        [
-            offer_of(
-                rng.uniform(0.5, 50.0),
-                rng.choice(kinds),
-                cloud=rng.choice(["aws", "gcp", "azure"]),
-                region=f"region-{rng.randrange(40)}",
-                zone=f"zone-{number}",
-                shape=f"shape-{rng.randrange(60)}",
-                loss_per_hour=rng.uniform(0, 0.5),
-            )
-            for number in range(NUM_ROWS)
-        ]
-    )
+    table = OfferTable.of(many_offers(NUM_ROWS, seed=seed))
     need = Requirement(
         by_shape={f"shape-{number}": ShapeNeed(num_nodes=2, work_s=HOUR_S * (1 + number)) for number in range(30)},
         wish=CapacityWish(clouds=("aws", "gcp")),

@@ -399,7 +399,7 @@ def _locked(path: Path) -> Iterator[None]:
                     f"somebody has held {path} for {_LOCK_LIMIT_S:.0f} s, such as a worker that stands still in the "
                     "middle of a submit (lslocks names it): look again, or end it"
                 )
-            time.sleep(_LOCK_POLL_S)
+            time.sleep(_LOCK_POLL_S)  # flock has no time limit of its own
         yield
 
 

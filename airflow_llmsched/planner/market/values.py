@@ -18,7 +18,6 @@ import numpy.typing as npt
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.forecast import (
     PHASE_START_S,
-    BoolArray,
     FloatArray,
     HazardModel,
     IntArray,
@@ -165,6 +164,3 @@ def _least(first: _Table, *others: _Table) -> _Table:
     for other in others:
         least = np.minimum(least, other)
     return least
-
-
-__all__ = ["BoolArray", "SpotTerms", "SpotValues", "States", "advance_F", "solve"]

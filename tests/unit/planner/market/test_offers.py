@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.capacity import DataAt, Offer, Requirement, ShapeNeed
-from airflow_llmsched.domain.workload import CapacityType, CapacityWish
+from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.planner.market.offers import QUOTE_LIFE_S, OfferTable, Ranking, rank
 from airflow_llmsched.units import GB, HOUR_S, TB
-from tests.support.market import NOW_S, ON_DEMAND, RESERVED, SPOT, offer_of
+from tests.support.market import NOW_S, ON_DEMAND, RESERVED, SPOT, many_offers, offer_of
 
 TWENTY_HOURS = ShapeNeed(num_nodes=1, work_s=20 * HOUR_S)
 
@@ -150,21 +150,7 @@ def test_nothing_on_offer_is_no_quote() -> None:
 
 
 def test_fifty_thousand_rows_are_ranked_while_one_waits() -> None:
-    rng = random.Random(7)
-    kinds = list(CapacityType)
-    offers = [
-        offer_of(
-            rng.uniform(0.5, 50.0),
-            rng.choice(kinds),
-            cloud=rng.choice(["aws", "gcp", "azure"]),
-            region=f"region-{rng.randrange(40)}",
-            zone=f"zone-{number}",
-            shape=f"shape-{rng.randrange(60)}",
-            loss_per_hour=rng.uniform(0, 0.5),
-        )
-        for number in range(50_000)
-    ]
-    table = OfferTable.of(offers)
+    table = OfferTable.of(many_offers(50_000, seed=7))
     need = Requirement(
         by_shape={f"shape-{number}": ShapeNeed(num_nodes=2, work_s=HOUR_S * (1 + number)) for number in range(30)},
         wish=CapacityWish(clouds=("aws", "gcp"), capacity_types=(SPOT, ON_DEMAND)),
