@@ -19,9 +19,10 @@ import numpy as np
 
 from airflow_llmsched.domain.capacity import DataAt, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 from airflow_llmsched.planner.market import forecast, offline
 from airflow_llmsched.planner.market.baselines import GreedySpot, OnDemandOnly, UniformProgress
-from airflow_llmsched.planner.market.forecast import AvailabilityTrace, FloatArray, HazardModel, IntArray
+from airflow_llmsched.planner.market.forecast import AvailabilityTrace, HazardModel
 from airflow_llmsched.planner.market.offers import OfferTable, rank
 from airflow_llmsched.planner.market.rental import RentalPolicy
 from airflow_llmsched.planner.market.replay import replay

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import (
-    PHASE_START_S,
-    AvailabilityTrace,
-    BoolArray,
-    HazardModel,
-    phase_of,
-)
+from airflow_llmsched.planner.layout_table import BoolArray
+from airflow_llmsched.planner.market.forecast import PHASE_START_S, AvailabilityTrace, HazardModel, phase_of
 from airflow_llmsched.units import HOUR_S
 
 TICK_S = 300.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import BoolArray
+from airflow_llmsched.planner.layout_table import BoolArray
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "spot_traces" / "availability" / "1-node"
 _TRUE_TICK_S = {"aws-10-26-2022": 300.0}

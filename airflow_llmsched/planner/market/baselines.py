@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import BoolArray
+from airflow_llmsched.planner.layout_table import BoolArray
 from airflow_llmsched.planner.market.rental import (
     Holding,
     RentalChoice,

@@ -17,14 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
 from airflow_llmsched.units import HOUR_S, MINUTE_S
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 PHASE_START_S = (0.0, 12 * MINUTE_S, 30 * MINUTE_S, HOUR_S, 2 * HOUR_S, 5 * HOUR_S)
 """Where the hazard's baseline steps. Most spells of spot capacity end within their first hour."""

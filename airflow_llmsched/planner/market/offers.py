@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.planner.market.forecast import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
 from airflow_llmsched.units import HOUR_S
 
 QUOTE_LIFE_S = HOUR_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import BoolArray, FloatArray
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray
 from airflow_llmsched.planner.market.values import SpotTerms
 
 _CELLS_PER_TICK = 5

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
 from airflow_llmsched.planner.market.values import SpotTerms
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_llmsched.planner.market.forecast import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
 from airflow_llmsched.planner.market.rental import Holding, RentalPolicy, RentalView
 from airflow_llmsched.planner.market.values import SpotTerms
 

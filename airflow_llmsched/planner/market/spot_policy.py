@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 from airflow_llmsched.planner.market.forecast import (
     PHASE_START_S,
-    FloatArray,
     HazardModel,
-    IntArray,
     PoolBelief,
     first_belief,
     hazard_NK,

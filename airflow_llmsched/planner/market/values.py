@@ -16,13 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.market.forecast import (
-    PHASE_START_S,
-    FloatArray,
-    HazardModel,
-    IntArray,
-    phase_length_s,
-)
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
+from airflow_llmsched.planner.market.forecast import PHASE_START_S, HazardModel, phase_length_s
 
 LATE_COST_RATIO = 50.0
 NUM_CELLS = 300
