@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_llmsched.agent import wire
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.ports import Engine
+from tests.support.sampling import SamplingThread
 
 
 def processes_by_attempt(key: RunKey) -> dict[str, list[int]]:
@@ -37,38 +35,18 @@ def live_by_engine(engine: Engine, key: RunKey) -> set[str]:
     return {handle.key.name for handle in handles if not statuses[handle].phase.ended}
 
 
-class Sampler:
+class Sampler(SamplingThread):
     """Looks at a run's gangs over and over, in a thread, while a ``with`` block runs."""
 
     def __init__(self, *looks: Callable[[], set[str]], interval_s: float = 0.1) -> None:
+        super().__init__(interval_s=interval_s)
         self._looks = looks
-        self._interval_s = interval_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.most_at_once: set[str] = set()
         self.seen: set[str] = set()
-        self.num_samples = 0
-        self._error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            while not self._done.wait(self._interval_s):
-                for look in self._looks:
-                    self._note(look())
-        except Exception as error:  # noqa: BLE001 - raised again where the test sees it
-            self._error = error
+    def _look(self) -> None:
+        for look in self._looks:
+            self._note(look())
 
     def _note(self, names: set[str]) -> None:
         self.num_samples += 1

@@ -5,39 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_llmsched.agent import wire
+from tests.support.sampling import SamplingThread
 
 _TRAINER = "plain_trainer.py"
 
 
-class ProcessSampler:
+class ProcessSampler(SamplingThread):
     """Samples in a thread while a ``with`` block runs. Every process of a gang carries its key and attempt's name."""
 
     def __init__(self, *, interval_s: float = 0.2) -> None:
-        self._interval_s = interval_s
-        self._done = threading.Event()
+        super().__init__(interval_s=interval_s)
         self._sampled = threading.Condition()
-        self._thread = threading.Thread(target=self._run)
         self._now: dict[str, set[str]] = {}
         self._crowds: dict[str, set[str]] = {}
         self._ranks: dict[str, dict[str, set[int]]] = {}
-        self.num_samples = 0
-        self._error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
 
     def alive(self, key: str) -> set[str]:
         """Return the names of the run's attempts that had processes in the last sample."""
@@ -61,14 +44,7 @@ class ProcessSampler:
             wanted = self.num_samples + 2
             self._sampled.wait_for(lambda: self.num_samples >= wanted or self._error is not None, timeout=60)
 
-    def _run(self) -> None:
-        try:
-            while not self._done.wait(self._interval_s):
-                self._sample()
-        except Exception as error:  # noqa: BLE001 - raised again where the test sees it
-            self._error = error
-
-    def _sample(self) -> None:
+    def _look(self) -> None:
         now: dict[str, set[str]] = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
