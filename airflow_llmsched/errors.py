@@ -60,6 +60,26 @@ class CapacityError(LlmschedError):
     """Wait for capacity, or look elsewhere: the ask is legal but nothing is free now."""
 
 
+class QuotaError(LlmschedError):
+    """Ask the cloud for more quota, or look in another region: waiting alone changes nothing. ``region`` is used up."""
+
+    def __init__(self, message: str, *, region: str) -> None:
+        self.region = region
+        super().__init__(message)
+
+
+class LeftoverError(LlmschedError):
+    """Remove by hand what ``ids`` name: it costs money, and its cloud was told to remove it, repeatedly, in vain."""
+
+    def __init__(self, message: str, *, ids: Sequence[str]) -> None:
+        self.ids = tuple(ids)
+        super().__init__(f"{message}: {', '.join(self.ids)}")
+
+
+class LeaseGoneError(LlmschedError):
+    """Rent anew: the lease has ended, and nothing can extend it."""
+
+
 class TransientError(LlmschedError):
     """Try again: an outside system answered badly or not in time, and nothing was changed."""
 
@@ -73,7 +93,7 @@ class LaunchError(LlmschedError):
 
 
 class AbandonedError(LlmschedError):
-    """Read the run's records again: its attempt was given up before it was submitted, and nothing was started."""
+    """Read the run's records again: what was to be begun was given up before, or had expired. Nothing was started."""
 
 
 class DataError(LlmschedError):

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import Literal, Protocol
 
+from airflow_llmsched.domain.capacity import Offer, Requirement
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.gang import FoundGang, GangHandle, GangSpec, GangStatus, LaunchRequest
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, LeaseKey, NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.domain.topology import TopologyTree
@@ -104,6 +106,86 @@ class Engine(Protocol):
 
     def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
         """Return the last lines a rank wrote; empty when it wrote nothing."""
+
+
+class CloudFeature(StrEnum):
+    """What a cloud can do beyond renting and giving back."""
+
+    TOPOLOGY = "topology"
+    """``topology`` knows more of a node than its zone."""
+    NOTICES = "notices"
+    """``leases`` announces interruptions, where the cloud gives any, before they happen."""
+    QUEUED = "queued"
+    """A lease may be ``PENDING`` for hours: the cloud keeps the request until it can be met whole."""
+
+
+class Cloud(Protocol):
+    """Rents machines, all or none. See ``testing.cloud_contract`` for what every adapter must prove.
+
+    Whatever costs money carries run key, lease key, origin and expiry from the call on that creates it, never from a
+    later one: so a process that dies between any two calls leaves nothing that ``find_all`` does not list with an
+    expiry. ``consistency_s`` is how long the cloud may take to list what was created, or to count what was deleted.
+    """
+
+    name: str
+    features: frozenset[CloudFeature]
+    late_duplicate_guard: LateDuplicateGuard
+    consistency_s: float
+
+    def offers(self, need: Requirement) -> Sequence[Offer]:
+        """Return what could be rented now of the shapes of ``need``, where its wish allows.
+
+        An offer without a known price has none (``usd_per_hour`` is NaN), never a guessed one. Raises
+        ``CouldNotLookError``.
+        """
+
+    def topology(self, lease: Lease) -> TopologyTree:
+        """Return where the lease's nodes hang, as deep as the cloud tells. Raises ``CouldNotLookError``."""
+
+    def acquire(self, offer: Offer, *, key: LeaseKey, origin: RunOrigin, num_nodes: int, until_s: float) -> Lease:
+        """Rent ``num_nodes`` of the offer's pool until ``until_s``, in one placement scope; all or none.
+
+        Repeating it with the same arguments returns the same lease: there is at most one for each key. What it could
+        not rent whole it has removed before it raises. A lease that is ``PENDING`` holds nothing yet, or not all.
+
+        Raises:
+            CapacityError: not enough there now. Wait, or try elsewhere.
+            QuotaError: the account may not have so many there. Ask for quota, or try another region.
+            SpecError: the cloud will never accept the request as it is.
+            AbandonedError: ``until_s`` has passed, or the key's lease has been released. Nothing was created.
+            LeftoverError: not enough there, and what had come could not be removed.
+            TransientError: nothing was created; try again.
+            CouldNotLookError: it is unknown what was created. Repeat, or release.
+        """
+
+    def leases(self, ids: Sequence[LeaseId]) -> Mapping[LeaseId, Lease]:
+        """Return each lease with its state and notices, by as few calls as the cloud allows; no call for no ids.
+
+        One that the cloud does not know (any more, or not yet: ``consistency_s``) is left out. Raises
+        ``CouldNotLookError`` when any of them could not be looked at.
+        """
+
+    def find(self, run: RunKey) -> Sequence[Lease]:
+        """Return the run's leases of which anything is left, oldest key first. Raises ``CouldNotLookError``."""
+
+    def find_all(self) -> Sequence[Lease]:
+        """Return every lease of ours of which anything is left, of whatever run and deployment, by id.
+
+        Raises ``CouldNotLookError``.
+        """
+
+    def renew(self, lease: Lease, *, until_s: float) -> Lease:
+        """Have the lease expire no sooner than ``until_s``; an expiry that is later already stays.
+
+        Raises ``LeaseGoneError``, ``CouldNotLookError``.
+        """
+
+    def release(self, lease_id: LeaseId) -> None:
+        """Give back whatever there is of the lease, requests included. Idempotent; silent when nothing is left.
+
+        The key is used up: a later ``acquire`` with it raises ``AbandonedError``, as far as the cloud can tell.
+        Raises ``LeftoverError``, ``CouldNotLookError``.
+        """
 
 
 class RunChannel(Protocol):

@@ -16,6 +16,7 @@ class AdapterGroup(StrEnum):
     """Entry-point groups in which adapters register."""
 
     ENGINES = "airflow_llmsched.engines"
+    CLOUDS = "airflow_llmsched.clouds"
     CHECKPOINT_FORMATS = "airflow_llmsched.checkpoint_formats"
     PLACEMENT_SOLVERS = "airflow_llmsched.placement_solvers"
 

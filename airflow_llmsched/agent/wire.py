@@ -30,7 +30,7 @@ GRACE_S = "LLMSCHED_GRACE_S"
 CHANNEL = "LLMSCHED_CHANNEL"
 """Where the attempt's agents report."""
 ORIGIN = "LLMSCHED_ORIGIN"
-"""Whose the gang is, as JSON (``domain.gang.GangOrigin``): it holds when every file of the attempt is gone."""
+"""Whose the gang is, as JSON (``domain.gang.RunOrigin``): it holds when every file of the attempt is gone."""
 
 ORDERS = "orders.json"
 LOGS = "logs"

@@ -8,9 +8,8 @@ from typing import Literal
 
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.checkpoint import CheckpointRef, VerifyDepth
-from airflow_llmsched.domain.gang import GangOrigin
 from airflow_llmsched.domain.health import Fault
-from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.identity import RunKey, RunOrigin
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import WorkloadSpec
 
@@ -40,7 +39,7 @@ class RunContext:
     deadline_s: float | None = None
     owner: str = ""
     owner_since_s: float | None = None
-    origin: GangOrigin | None = None
+    origin: RunOrigin | None = None
     dag_id: str = ""
     run_id: str = ""
     poll_interval_s: float = 2.0

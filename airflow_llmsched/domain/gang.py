@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement
 
@@ -40,20 +40,6 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GangOrigin:
-    """Whose a gang is, as it says itself: that holds when every record of it is gone, or was never ours.
-
-    ``run`` is the run it serves; an evaluation's gang has a key of its own beside. ``dag_id`` and ``run_id`` are empty
-    where no DAG run asked for it.
-    """
-
-    deployment_id: str
-    run: RunKey
-    dag_id: str = ""
-    run_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
     """What to launch. ``command`` is an argument list for each rank and never meets a shell.
 
@@ -76,7 +62,7 @@ class GangSpec:
     flush_interval_s: float = 0.5
     lease_s: float | None = None
     exit_grace_s: float = 60.0
-    origin: GangOrigin | None = None
+    origin: RunOrigin | None = None
     channel_links: str | None = None
 
 
@@ -108,7 +94,7 @@ class FoundGang:
     handle: GangHandle
     channel_root: str
     submitted_at_s: float
-    origin: GangOrigin | None = None
+    origin: RunOrigin | None = None
     agents_seen_at_s: float | None = None
 
 

@@ -45,3 +45,34 @@ class AttemptKey:
     def name(self) -> str:
         """Legal name of the engine's job, unique per launch."""
         return f"{self.run}-g{self.generation}-a{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseKey:
+    """One ``rental``, counted from 1 in each ``generation`` of a run, whether or not anything comes of it.
+
+    Rentals are not launches: one lease may serve several launches.
+    """
+
+    run: RunKey
+    generation: int
+    rental: int
+
+    @property
+    def name(self) -> str:
+        """Legal name of what a cloud keeps for it, unique per rental (at most 48 characters)."""
+        return f"{self.run}-g{self.generation}-r{self.rental}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """Whose a gang or a lease is, as it says itself: that holds when every record of it is gone, or was never ours.
+
+    ``run`` is the run it serves; an evaluation's gang has a key of its own beside. ``dag_id`` and ``run_id`` are empty
+    where no DAG run asked for it.
+    """
+
+    deployment_id: str
+    run: RunKey
+    dag_id: str = ""
+    run_id: str = ""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.control.deployment import deployment_id
-from airflow_llmsched.domain.gang import GangOrigin
-from airflow_llmsched.domain.identity import RunKey, derive_run_key
+from airflow_llmsched.domain.identity import RunKey, RunOrigin, derive_run_key
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import ObjectStore
 from airflow_llmsched.provider.config import state_root
@@ -40,9 +39,9 @@ class RunScope:
         )
 
     @property
-    def origin(self) -> GangOrigin:
+    def origin(self) -> RunOrigin:
         """What every gang of this run says of itself."""
-        return GangOrigin(deployment_id=self.deployment_id, run=self.run_key, dag_id=self.dag_id, run_id=self.run_id)
+        return RunOrigin(deployment_id=self.deployment_id, run=self.run_key, dag_id=self.dag_id, run_id=self.run_id)
 
     def store(self) -> ObjectStore:
         """Open the deployment's object store."""

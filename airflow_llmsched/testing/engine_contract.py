@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase, GangSpec, GangStatus, Launcher
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, Launcher
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.topology import TopologyNode
@@ -256,7 +256,7 @@ class EngineContract:
         began_s = harness.now_s()
         done = submit(harness, gang_of(harness, [SUCCEEDS]))
         ended(harness, done)
-        origin = GangOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
+        origin = RunOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
         first = replace(gang_of(harness, [HANGS]), origin=origin)
         second = gang_of(harness, [HANGS], skip=1)
         handles = [submit(harness, first), submit(harness, second)]

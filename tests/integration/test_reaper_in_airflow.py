@@ -14,7 +14,8 @@ import pytest
 from airflow_llmsched.cli.airflow_word import RestWord
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.reaper import AirflowWord
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import RunOrigin
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from airflow_llmsched.testing.airflow_stack import AirflowStack
@@ -52,7 +53,7 @@ def orphans(harness: LocalHarness, stack: AirflowStack) -> dict[str, GangHandle]
     found = {}
     for skip, run_id in enumerate(RUNS):
         gang = gang_of(harness, [HANGS], skip=skip)
-        origin = GangOrigin(deployment_id=deployment, run=gang.key.run, dag_id="trivial", run_id=run_id)
+        origin = RunOrigin(deployment_id=deployment, run=gang.key.run, dag_id="trivial", run_id=run_id)
         found[run_id] = submit(harness, replace(gang, origin=origin))
         running(harness, found[run_id])
     return found

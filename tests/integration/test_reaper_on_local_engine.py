@@ -15,8 +15,8 @@ from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.reaper import AirflowWord, Reap, ReaperLimits, Spare
 from airflow_llmsched.control.reaping import Finding, Reaper
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
-from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import RunKey, RunOrigin
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.ports import Clock
 from airflow_llmsched.telemetry.channel import DirectoryChannel
@@ -70,7 +70,7 @@ def reaper(
 def launch(harness: LocalHarness, store: LocalStore, *, skip: int = 0, lease_s: float | None = None) -> GangHandle:
     """A gang of one run of this deployment, whose ranks would run for ever."""
     gang = gang_of(harness, [HANGS], skip=skip)
-    origin = GangOrigin(deployment_id=deployment_id(store), run=gang.key.run, dag_id="gone", run_id="manual")
+    origin = RunOrigin(deployment_id=deployment_id(store), run=gang.key.run, dag_id="gone", run_id="manual")
     handle = submit(harness, replace(gang, origin=origin, lease_s=lease_s))
     running(harness, handle)
     return handle

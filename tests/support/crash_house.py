@@ -33,8 +33,8 @@ from airflow_llmsched.control.reaper import AirflowWord, Reap, ReaperLimits
 from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.control.watching import step
-from airflow_llmsched.domain.gang import GangOrigin, Launcher
-from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.gang import Launcher
+from airflow_llmsched.domain.identity import NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import RetrySpec, WorkloadSpec
@@ -83,7 +83,7 @@ class House:
 
     def driver(self, *, owner: str, generation: int = 0) -> RunDriver:
         """Return the driver of a worker that Airflow started when this process began."""
-        origin = GangOrigin(deployment_id=deployment_id(self.store), run=self.run_key, dag_id="gone", run_id="manual")
+        origin = RunOrigin(deployment_id=deployment_id(self.store), run=self.run_key, dag_id="gone", run_id="manual")
         deadline = self.root / "deadline"
         context = RunContext(
             run_key=self.run_key,

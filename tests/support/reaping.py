@@ -8,7 +8,8 @@ from typing import Any
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.control.reaper import AirflowWord
 from airflow_llmsched.control.reaping import Reaper
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin
+from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.identity import RunOrigin
 from airflow_llmsched.ports import Engine
 from tests.support.sim_house import RUN, SimHouse
 
@@ -20,7 +21,7 @@ class ReapedHouse(SimHouse):
 
     def __init__(self, *, lease_s: float | None = 120.0, origin: bool = True, **changes: Any) -> None:
         super().__init__(**changes)
-        said = GangOrigin(deployment_id=DEPLOYMENT, run=RUN, dag_id="pretrain", run_id="manual")
+        said = RunOrigin(deployment_id=DEPLOYMENT, run=RUN, dag_id="pretrain", run_id="manual")
         self.context = replace(self.context, lease_s=lease_s, origin=said if origin else None)
         self.word = AirflowWord.UNKNOWN
         self.asked: list[tuple[str, str]] = []

@@ -36,6 +36,16 @@ def test_several_errors_are_one_with_the_fields_of_the_first() -> None:
         raise both
 
 
+def test_what_is_left_over_is_named_in_the_message_and_kept_in_the_field() -> None:
+    error = errors.LeftoverError("the cloud did not remove 2 machines of ls-a-g1-l1", ids=["i-1", "i-2"])
+    assert str(error) == "the cloud did not remove 2 machines of ls-a-g1-l1: i-1, i-2"
+    assert error.ids == ("i-1", "i-2")
+
+
+def test_a_quota_error_keeps_the_region_that_is_used_up() -> None:
+    assert errors.QuotaError("quota", region="us-east-1").region == "us-east-1"
+
+
 def test_every_error_of_ours_can_be_caught_as_one() -> None:
     ours = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
     assert len(ours) > 8

@@ -9,6 +9,7 @@ from airflow_llmsched.registry import AdapterGroup
 
 PORT_OF = {
     AdapterGroup.ENGINES: ports.Engine,
+    AdapterGroup.CLOUDS: ports.Cloud,
     AdapterGroup.CHECKPOINT_FORMATS: ports.CheckpointFormat,
     AdapterGroup.PLACEMENT_SOLVERS: ports.PlacementSolver,
 }

@@ -16,7 +16,6 @@ from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.domain.gang import (
     FoundGang,
     GangHandle,
-    GangOrigin,
     GangPhase,
     GangSpec,
     GangStatus,
@@ -24,7 +23,7 @@ from airflow_llmsched.domain.gang import (
     abandoned_status,
 )
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.engines.local import preemption, render, states
 from airflow_llmsched.engines.local.client import LocalClient
@@ -172,7 +171,7 @@ class LocalEngine:
             handle=self._handle(key),
             channel_root=request["body"]["channel_root"],
             submitted_at_s=request["submitted_at_s"],
-            origin=None if origin is None else GangOrigin(**origin),
+            origin=None if origin is None else RunOrigin(**origin),
             agents_seen_at_s=max(signs_s, default=None),
         )
 
@@ -183,7 +182,7 @@ class LocalEngine:
             handle=self._handle(key),
             channel_root=said[wire.CHANNEL],
             submitted_at_s=min(proc.started_at_s(process) for process in left),
-            origin=None if origin is None else GangOrigin(**origin),
+            origin=None if origin is None else RunOrigin(**origin),
         )
 
     def _status(self, handle: GangHandle, *, now_s: float, census: proc.Census | None = None) -> GangStatus:

@@ -15,7 +15,8 @@ from airflow_llmsched.cli.main import app
 from airflow_llmsched.control import reaping
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.reaper import ReaperLimits
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin
+from airflow_llmsched.domain.gang import GangHandle
+from airflow_llmsched.domain.identity import RunOrigin
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of, running, submit
 from tests.support.local_engine import LocalHarness
@@ -38,7 +39,7 @@ def gang(harness: LocalHarness) -> GangHandle:
     """A gang of this deployment, in a DAG run of an awkward name."""
     gang = gang_of(harness, [HANGS])
     owner = deployment_id(LocalStore(str(harness.root / "state")))
-    origin = GangOrigin(deployment_id=owner, run=gang.key.run, dag_id="[red]dag[/red]", run_id="run")
+    origin = RunOrigin(deployment_id=owner, run=gang.key.run, dag_id="[red]dag[/red]", run_id="run")
     handle = submit(harness, replace(gang, origin=origin))
     running(harness, handle)
     return handle

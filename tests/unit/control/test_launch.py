@@ -12,8 +12,8 @@ from airflow_llmsched.control.launch import (
     channel_root_of,
 )
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
-from airflow_llmsched.domain.gang import GangOrigin, GangSpec
-from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.identity import AttemptKey, RunOrigin
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
 
 KEY = AttemptKey(run=RUN, generation=2, attempt=3)
@@ -72,6 +72,6 @@ def test_command_is_passed_as_it_is() -> None:
 
 
 def test_gang_says_whose_it_is() -> None:
-    origin = GangOrigin(deployment_id="d", run=RUN, dag_id="dag", run_id="run")
+    origin = RunOrigin(deployment_id="d", run=RUN, dag_id="dag", run_id="run")
     assert build().origin is None
     assert build(origin=origin).origin == origin

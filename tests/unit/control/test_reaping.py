@@ -13,8 +13,8 @@ from airflow_llmsched.control.journal import Journal, list_runs
 from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
 from airflow_llmsched.control.reaping import Finding
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
-from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import AttemptKey, RunKey, RunOrigin
 from airflow_llmsched.errors import CouldNotLookError, StoreError
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.reaping import DEPLOYMENT, ReapedHouse
@@ -233,7 +233,7 @@ def test_evaluation_gang_is_judged_with_the_run_it_serves(house: ReapedHouse) ->
         house.engine._gangs[training.key.name].spec,
         key=key,
         channel_root="mem/evaluation",
-        origin=GangOrigin(deployment_id=DEPLOYMENT, run=RUN, dag_id="pretrain", run_id="manual"),
+        origin=RunOrigin(deployment_id=DEPLOYMENT, run=RUN, dag_id="pretrain", run_id="manual"),
     )
     house.engine.stop(training, grace_s=0.0)
     evaluation = house.engine.submit(house.engine.render(spec), key=key)

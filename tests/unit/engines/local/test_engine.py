@@ -14,8 +14,8 @@ import pytest
 
 from airflow_llmsched import registry
 from airflow_llmsched.agent import proc
-from airflow_llmsched.domain.gang import GangHandle, GangOrigin, GangPhase
-from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import AttemptKey, RunKey, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.engines.local.engine import LocalEngine
@@ -142,7 +142,7 @@ def test_gang_whose_directory_was_deleted_is_gone_only_when_its_processes_are(ha
 
 
 def test_gang_whose_directory_was_deleted_is_found_as_long_as_a_process_of_it_lives(harness: LocalHarness) -> None:
-    origin = GangOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
+    origin = RunOrigin(deployment_id="here", run=RunKey("ls-served"), dag_id="a dag", run_id="manual__1+x")
     gang = replace(gang_of(harness, [HANGS_ON] * 4, grace_s=60.0), origin=origin)
     began_s = time.time()
     handle = submit(harness, gang)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangOrigin, GangSpec, Launcher
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.gang import GangSpec, Launcher
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.engines.local.render import is_attempt_name, render
@@ -33,7 +33,7 @@ def gang(**changes: Any) -> GangSpec:
             launcher=Launcher.TORCHRUN,
             environment={"LLMSCHED_DATASET": "/data/manifest.json", "A": "line one\nline two"},
             lease_s=90.0,
-            origin=GangOrigin(
+            origin=RunOrigin(
                 deployment_id="3c9d", run=RunKey("ls-abcdefghij0123456789"), dag_id="pretrain", run_id="manual"
             ),
         ),
