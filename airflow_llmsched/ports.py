@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import Literal, Protocol
 
-from airflow_llmsched.domain.capacity import Offer, Requirement
+from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.gang import FoundGang, GangHandle, GangSpec, GangStatus, LaunchRequest
 from airflow_llmsched.domain.identity import AttemptKey, LeaseKey, NodeId, RunKey, RunOrigin
@@ -141,6 +141,9 @@ class Cloud(Protocol):
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return where the lease's nodes hang, as deep as the cloud tells. Raises ``CouldNotLookError``."""
+
+    def lease_id(self, pool: Pool, key: LeaseKey) -> LeaseId:
+        """Return the id that the lease of ``pool`` under ``key`` has, or would have. Pure: nothing is asked."""
 
     def acquire(self, offer: Offer, *, key: LeaseKey, origin: RunOrigin, num_nodes: int, until_s: float) -> Lease:
         """Rent ``num_nodes`` of the offer's pool until ``until_s``, in one placement scope; all or none.

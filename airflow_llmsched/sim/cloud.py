@@ -180,7 +180,7 @@ class SimCloud:
     def acquire(self, offer: Offer, *, key: LeaseKey, origin: RunOrigin, num_nodes: int, until_s: float) -> Lease:
         """Rent all or none. Raises as ``ports.Cloud.acquire``."""
         self._look(refusal=TransientError)
-        lease_id = self.lease_id(key)
+        lease_id = self.lease_id(offer.pool, key)
         request = self._requests.get(lease_id)
         if request is not None and request.is_released:
             raise AbandonedError(f"lease {lease_id} was released: nothing is rented under its key again")
@@ -249,10 +249,9 @@ class SimCloud:
         request.is_released = True
         self._remove(request)
 
-    @staticmethod
-    def lease_id(key: LeaseKey) -> LeaseId:
-        """Return the id of the lease with ``key``."""
-        return LeaseId(key.name)
+    def lease_id(self, pool: Pool, key: LeaseKey) -> LeaseId:
+        """Return the zone and the key's name."""
+        return LeaseId(f"{pool.zone}/{key.name}")
 
     # Below the port
 

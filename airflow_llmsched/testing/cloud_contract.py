@@ -18,7 +18,7 @@ import pytest
 
 from airflow_llmsched.domain.capacity import Offer, Requirement, ShapeNeed
 from airflow_llmsched.domain.identity import LeaseKey, NodeId, RunKey, RunOrigin
-from airflow_llmsched.domain.lease import Lease, LeasedNodeState, LeaseId, LeaseState, NodeNotice, NoticeKind
+from airflow_llmsched.domain.lease import Lease, LeasedNodeState, LeaseState, NodeNotice, NoticeKind
 from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.effect_points import Side, listen
 from airflow_llmsched.errors import (
@@ -190,13 +190,10 @@ class CloudContract(ABC):
         assert one.id != two.id
         assert not {node.id for node in one.nodes} & {node.id for node in two.nodes}
 
-    def test_the_id_is_known_from_the_key_alone(self, harness: CloudHarness) -> None:
-        lease = self.acquire(harness)
-        harness.cloud.release(lease.id)
-        self.expect_nothing_left(harness)
-        again = harness.reopen()
-        with suppress(AbandonedError):
-            assert self.acquire(harness, cloud=again).id == lease.id
+    def test_the_id_is_known_before_anything_is_rented(self, harness: CloudHarness) -> None:
+        foretold = harness.reopen().lease_id(harness.offer().pool, lease_key())
+        assert self.acquire(harness).id == foretold
+        assert harness.cloud.lease_id(harness.offer().pool, lease_key(2)) != foretold
 
     def test_nothing_is_rented_for_a_time_that_has_passed(self, harness: CloudHarness) -> None:
         with pytest.raises(AbandonedError):
@@ -291,7 +288,7 @@ class CloudContract(ABC):
 
     def test_what_was_never_rented_is_left_out(self, harness: CloudHarness) -> None:
         lease = self.acquire(harness)
-        unknown = LeaseId(lease.id.replace(lease.key.name, lease_key(9).name))
+        unknown = harness.cloud.lease_id(lease.pool, lease_key(9))
         assert harness.cloud.leases([]) == {}
         assert harness.cloud.leases([unknown]) == {}
 
@@ -339,7 +336,7 @@ class CloudContract(ABC):
 
     def test_a_release_of_what_never_was_is_silent(self, harness: CloudHarness) -> None:
         lease = self.acquire(harness)
-        harness.cloud.release(LeaseId(lease.id.replace(lease.key.name, lease_key(9).name)))
+        harness.cloud.release(harness.cloud.lease_id(lease.pool, lease_key(9)))
         self.settle(harness)
         assert [found.id for found in harness.cloud.find(RUN)] == [lease.id]
 

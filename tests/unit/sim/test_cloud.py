@@ -28,7 +28,7 @@ def losses_of(seed: int, *, num_hours: int = 2000, loss_per_hour: float = 0.05) 
     harness = SimCloudHarness(pool, seed=seed)
     found = []
     for hour in range(num_hours):
-        lease_id = harness.cloud.lease_id(lease_key(len(found) + 1))
+        lease_id = harness.cloud.lease_id(harness.offer().pool, lease_key(len(found) + 1))
         if lease_id not in harness.cloud.leases([lease_id]):
             rent(harness, len(found) + 1)
         harness.advance(3600.0)
@@ -43,7 +43,7 @@ def test_a_node_is_billed_from_its_start_until_it_is_given_back() -> None:
     rent(harness)
     harness.advance(3600.0)
     assert harness.cloud.spent_usd() == pytest.approx(2 * 40.0)
-    harness.cloud.release(harness.cloud.lease_id(lease_key()))
+    harness.cloud.release(harness.cloud.lease_id(harness.offer().pool, lease_key()))
     harness.advance(3600.0)
     assert harness.cloud.spent_usd() == pytest.approx(2 * 40.0)
 
@@ -61,7 +61,7 @@ def test_room_comes_back_from_what_is_given_back_but_not_from_what_was_taken() -
     harness = SimCloudHarness(sim_pool(num_free=4), sim_pool("b"))
     rent(harness, num_nodes=3)
     harness.preempt(NodeId(min(harness.billed())))
-    harness.cloud.release(harness.cloud.lease_id(lease_key()))
+    harness.cloud.release(harness.cloud.lease_id(harness.offer().pool, lease_key()))
     assert harness.cloud.pool(harness.offer().pool).num_free == 3
 
 
@@ -77,7 +77,7 @@ def test_an_interruption_is_announced_before_it_comes() -> None:
     pool = sim_pool(capacity_type=CapacityType.SPOT, loss_per_hour=0.5)
     harness = SimCloudHarness(pool)
     rent(harness)
-    lease_id = harness.cloud.lease_id(lease_key())
+    lease_id = harness.cloud.lease_id(harness.offer().pool, lease_key())
     harness.wait(lambda: harness.cloud.leases([lease_id])[lease_id].interrupted_at_s is not None, limit_s=1e6)
     seen_at_s = harness.now_s()
     lease = harness.cloud.leases([lease_id])[lease_id]
