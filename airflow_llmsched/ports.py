@@ -14,6 +14,7 @@ from airflow_llmsched.domain.identity import AttemptKey, LeaseKey, NodeId, RunKe
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
 from airflow_llmsched.domain.topology import TopologyTree
 
@@ -275,6 +276,19 @@ class CheckpointFormat(Protocol):
 
     def can_resume(self, ref: CheckpointRef, layout: ParallelLayout) -> Compatibility:
         """Say whether a gang with ``layout`` can load ``ref``."""
+
+
+class PriceSource(Protocol):
+    """Knows what capacity costs. Where it is bought is another's business."""
+
+    name: str
+
+    def offers(self, *, now_s: float) -> PricedOffers:
+        """Return what is known at ``now_s`` (Unix seconds), each offer with its price's own date and source.
+
+        What could not be understood is counted, not guessed. Raises ``CouldNotLookError`` or ``StoreError`` when it
+        could not be read, ``DataError`` when what was read is damaged.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

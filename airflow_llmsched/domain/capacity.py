@@ -29,7 +29,8 @@ class Offer:
     ``num_nodes`` is how many there are for us, quota included, and ``loss_per_hour`` how often a gang there is
     interrupted; None: not known. ``starts_at_s`` and ``ends_at_s`` bound a reservation or a capacity block, None leaves
     that side open. ``start_up_s`` lasts from the order to the first rank. ``source`` says who named the price, and
-    ``priced_at_s`` when.
+    ``priced_at_s`` when. ``energy_usd_per_hour`` is what a node's electricity costs, whoever pays it, and
+    ``carbon_g_per_hour`` the grams of CO2 equivalent that go with it; None: not known.
     """
 
     pool: Pool
@@ -43,6 +44,8 @@ class Offer:
     ends_at_s: float | None = None
     jurisdiction: str = ""
     vendor: str = ""
+    energy_usd_per_hour: float | None = None
+    carbon_g_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,11 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What the whole run would cost with one offer, in money and time. Holds until ``valid_until_s`` (Unix seconds)."""
+    """What the whole run would cost with one offer, in money and time. Holds until ``valid_until_s`` (Unix seconds).
+
+    ``energy_usd`` and ``carbon_g`` (grams of CO2 equivalent) are None where the offer does not tell, and no part of
+    ``total_usd``.
+    """
 
     offer: Offer
     num_nodes: int
@@ -86,6 +93,8 @@ class Quote:
     stage_s: float
     finish_at_s: float
     valid_until_s: float
+    energy_usd: float | None = None
+    carbon_g: float | None = None
 
     @property
     def total_usd(self) -> float:

@@ -19,11 +19,13 @@ from importlib import resources
 from jinja2 import PackageLoader
 import airflow_llmsched
 from airflow_llmsched.planner.perf import hardware
+from airflow_llmsched.prices import list_prices
 from airflow_llmsched.specs import presets, reference
 print(json.dumps({
     "package": airflow_llmsched.__file__,
     "typed": resources.files("airflow_llmsched").joinpath("py.typed").is_file(),
     "shapes": sorted(hardware.node_shapes()),
+    "list_prices": len(list_prices.rows()),
     "presets": {name: presets.get(name).num_parameters for name in presets.names()},
     "page": reference.markdown(),
     "templates": PackageLoader("airflow_llmsched.reports", "templates").list_templates(),
@@ -65,6 +67,7 @@ def test_the_package_under_test_is_the_archive(found: dict[str, object]) -> None
 def test_data_files_are_found_without_the_checkout(found: dict[str, object]) -> None:
     assert found["typed"] is True
     assert "local-cpu" in found["shapes"]
+    assert found["list_prices"] > 60
     assert found["presets"]["byte-gpt-1m"] == 1_271_200
     assert len(found["presets"]) == len(list((PACKAGE / "specs" / "presets").glob("*.yaml")))
     assert found["page"] == (ROOT / "docs" / "reference" / "spec.md").read_text()

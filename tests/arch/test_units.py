@@ -25,6 +25,7 @@ UNIT_SUFFIXES = (
     "_usd",
     "_usd_per_hour",
     "_usd_per_byte",
+    "_g",
     "_per_hour",
     "_per_s",
     "_tokens",

@@ -2,9 +2,10 @@
 
 Wishes about cloud, region, jurisdiction, vendor and capacity type are filters, never costs: no price buys its way past
 one. What is left is priced to the end: nodes times hours at that offer's own price, the time that interruptions are
-expected to cost, and what it costs to bring the data there.
+expected to cost, and what it costs to bring the data there. What a run's electricity and carbon are worth on top is
+for :class:`Weights` to say; they weigh nothing unless told to.
 
-Axes: M = offer.
+What does not depend on the run is worked out once, in :meth:`OfferTable.of`. Axes: M = offer, P = place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy.typing as npt
 
 from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.market.price_rows import explained
 from airflow_llmsched.units import HOUR_S
 
 QUOTE_LIFE_S = HOUR_S
@@ -46,6 +49,23 @@ class Words:
         return np.array([float(table.get(value, default)) for value in self.values])[self.code_M]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Dollars that a dollar of electricity (on top of the price) and a gram of CO2 equivalent count for in the order.
+
+    With a weight above 0, an offer that does not tell its figure is left out: an unknown must not look clean.
+    """
+
+    usd_per_energy_usd: float = 0.0
+    usd_per_carbon_g: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise ``SpecError`` for a negative weight, which would reward waste."""
+        for name in ("usd_per_energy_usd", "usd_per_carbon_g"):
+            if not getattr(self, name) >= 0:
+                raise SpecError(path=name, value=getattr(self, name), hint="must be 0 or more")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OfferTable:
     """Offers in columns, in the order of their pools. Build by :meth:`of`; reading it costs no loop over offers."""
@@ -63,6 +83,9 @@ class OfferTable:
     start_up_s_M: FloatArray
     starts_at_s_M: FloatArray
     ends_at_s_M: FloatArray
+    energy_usd_per_hour_M: FloatArray
+    carbon_g_per_hour_M: FloatArray
+    pointless_spot_M: BoolArray
 
     @classmethod
     def of(cls, offers: Sequence[Offer]) -> OfferTable:
@@ -72,39 +95,51 @@ class OfferTable:
         def numbers(read: Callable[[Offer], float | None], *, default: float) -> FloatArray:
             return np.array([default if (value := read(each)) is None else value for each in ordered], dtype=np.float64)
 
+        cloud = Words.of([each.pool.cloud for each in ordered])
+        region = Words.of([each.pool.region for each in ordered])
+        shape = Words.of([each.pool.shape for each in ordered])
+        capacity_type = Words.of([each.pool.capacity_type for each in ordered])
+        usd_per_hour_M = numbers(lambda each: each.usd_per_hour, default=np.nan)
         return cls(
             offers=ordered,
-            cloud=Words.of([each.pool.cloud for each in ordered]),
-            region=Words.of([each.pool.region for each in ordered]),
-            shape=Words.of([each.pool.shape for each in ordered]),
-            capacity_type=Words.of([each.pool.capacity_type for each in ordered]),
+            cloud=cloud,
+            region=region,
+            shape=shape,
+            capacity_type=capacity_type,
             jurisdiction=Words.of([each.jurisdiction for each in ordered]),
             vendor=Words.of([each.vendor for each in ordered]),
-            usd_per_hour_M=numbers(lambda each: each.usd_per_hour, default=np.nan),
+            usd_per_hour_M=usd_per_hour_M,
             num_nodes_M=numbers(lambda each: each.num_nodes, default=np.inf),
             loss_per_hour_M=numbers(lambda each: each.loss_per_hour, default=0.0),
             start_up_s_M=numbers(lambda each: each.start_up_s, default=0.0),
             starts_at_s_M=numbers(lambda each: each.starts_at_s, default=-np.inf),
             ends_at_s_M=numbers(lambda each: each.ends_at_s, default=np.inf),
+            energy_usd_per_hour_M=numbers(lambda each: each.energy_usd_per_hour, default=np.nan),
+            carbon_g_per_hour_M=numbers(lambda each: each.carbon_g_per_hour, default=np.nan),
+            pointless_spot_M=_pointless_spot_M(_joint(cloud, region, shape), capacity_type, usd_per_hour_M),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Quotes, cheapest first, and how many offers fell out for which reason (each for the first that applied)."""
+    """Quotes, cheapest first as weighed, and how many offers fell out for which reason (the first that applied)."""
 
     quotes: tuple[Quote, ...]
     rejections: Mapping[str, int]
 
     def explain(self) -> str:
         """Return the reasons in words, the most frequent first."""
-        counted = sorted(self.rejections.items(), key=lambda each: (-each[1], each[0]))
-        return "; ".join(f"{count} {reason}" for reason, count in counted)
+        return explained(self.rejections)
 
 
-def rank(table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20) -> Ranking:
+NO_WEIGHTS = Weights()
+
+
+def rank(
+    table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20, weights: Weights = NO_WEIGHTS
+) -> Ranking:
     """Return the ``limit`` cheapest quotes. Ties go to the pool that comes first by name, so that none is by chance."""
-    costs = _Costs(table, need, now_s=now_s)
+    costs = _Costs(table, need, now_s=now_s, weights=weights)
     fits_M, rejections = np.ones(len(table.offers), dtype=np.bool_), {}
     for reason, ok_M in costs.checks():
         out_M = fits_M & ~ok_M
@@ -112,15 +147,15 @@ def rank(table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20)
             rejections[reason] = int(out_M.sum())
         fits_M &= ok_M
     rows = np.flatnonzero(fits_M)
-    cheapest = rows[np.argsort(costs.total_usd_M[rows], kind="stable")[:limit]]
+    cheapest = rows[np.argsort(costs.weighed_usd_M[rows], kind="stable")[:limit]]
     return Ranking(quotes=tuple(costs.quote(int(row)) for row in cheapest), rejections=rejections)
 
 
 class _Costs:
     """Every offer's cost to the end, as arrays."""
 
-    def __init__(self, table: OfferTable, need: Requirement, *, now_s: float) -> None:
-        self._table, self._need, self._now_s = table, need, now_s
+    def __init__(self, table: OfferTable, need: Requirement, *, now_s: float, weights: Weights) -> None:
+        self._table, self._need, self._now_s, self._weights = table, need, now_s, weights
         self.num_nodes_M = table.shape.mapped({name: each.num_nodes for name, each in need.by_shape.items()}, default=0)
         work_s_M = table.shape.mapped({name: each.work_s for name, each in need.by_shape.items()}, default=0.0)
         self.stage_s_M, self.egress_usd_M = self._data()
@@ -128,17 +163,25 @@ class _Costs:
         busy_s_M = work_s_M * (1 + table.loss_per_hour_M / HOUR_S * need.rework_s)
         self.held_s_M = table.start_up_s_M + self.stage_s_M + busy_s_M
         self.finish_at_s_M = np.maximum(now_s, table.starts_at_s_M) + self.held_s_M
-        self.compute_usd_M = self.num_nodes_M * table.usd_per_hour_M * self.held_s_M / HOUR_S
-        self.total_usd_M = self.compute_usd_M + self.egress_usd_M
+        self.node_hours_M = self.num_nodes_M * self.held_s_M / HOUR_S
+        self.compute_usd_M = self.node_hours_M * table.usd_per_hour_M
+        self.weighed_usd_M = self.compute_usd_M + self.egress_usd_M
+        if weights.usd_per_energy_usd:
+            self.weighed_usd_M += weights.usd_per_energy_usd * self.node_hours_M * table.energy_usd_per_hour_M
+        if weights.usd_per_carbon_g:
+            self.weighed_usd_M += weights.usd_per_carbon_g * self.node_hours_M * table.carbon_g_per_hour_M
 
     def checks(self) -> list[tuple[str, BoolArray]]:
         """Return what must hold of an offer, with how to say that it does not."""
-        table, wish = self._table, self._need.wish
+        table, wish, weights = self._table, self._need.wish, self._weights
         deadline_s = np.inf if self._need.deadline_s is None else self._need.deadline_s
         everything = np.ones(len(table.offers), dtype=np.bool_)
 
         def allowed(column: Words, wanted: Sequence[str]) -> BoolArray:
             return column.among(wanted) if wanted else everything
+
+        def told(figure_M: FloatArray, weight: float) -> BoolArray:
+            return np.isfinite(figure_M) if weight else everything
 
         return [
             ("of a node shape the run was not planned for", self.num_nodes_M > 0),
@@ -148,7 +191,9 @@ class _Costs:
             ("of another vendor", allowed(table.vendor, wish.vendors)),
             ("of another capacity type", allowed(table.capacity_type, wish.capacity_types)),
             ("without a price", np.isfinite(table.usd_per_hour_M)),
-            ("of spot capacity that costs no less than on-demand there", ~self._pointless_spot_M()),
+            ("of spot capacity that costs no less than on-demand there", ~table.pointless_spot_M),
+            ("whose electricity is not known", told(table.energy_usd_per_hour_M, weights.usd_per_energy_usd)),
+            ("whose carbon is not known", told(table.carbon_g_per_hour_M, weights.usd_per_carbon_g)),
             ("with too few nodes", table.num_nodes_M >= self.num_nodes_M),
             ("that end before the run does", self.finish_at_s_M <= table.ends_at_s_M),
             ("too late for the deadline", self.finish_at_s_M <= deadline_s),
@@ -157,6 +202,8 @@ class _Costs:
     def quote(self, row: int) -> Quote:
         offer = self._table.offers[row]
         ends_at_s = np.inf if offer.ends_at_s is None else offer.ends_at_s
+        node_hours = float(self.node_hours_M[row])
+        energy, carbon = offer.energy_usd_per_hour, offer.carbon_g_per_hour
         return Quote(
             offer=offer,
             num_nodes=int(self.num_nodes_M[row]),
@@ -165,6 +212,8 @@ class _Costs:
             stage_s=float(self.stage_s_M[row]),
             finish_at_s=float(self.finish_at_s_M[row]),
             valid_until_s=float(min(offer.priced_at_s + QUOTE_LIFE_S, ends_at_s)),
+            energy_usd=None if energy is None else node_hours * energy,
+            carbon_g=None if carbon is None else node_hours * carbon,
         )
 
     def _data(self) -> tuple[FloatArray, FloatArray]:
@@ -177,15 +226,14 @@ class _Costs:
             egress_usd_M += away_M * (data.num_bytes * data.egress_usd_per_byte)
         return stage_s_M, egress_usd_M
 
-    def _pointless_spot_M(self) -> BoolArray:
-        """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud."""
-        table = self._table
-        place_M = _joint(table.cloud, table.region, table.shape)
-        is_spot_M = table.capacity_type.among({CapacityType.SPOT})
-        is_demand_M = table.capacity_type.among({CapacityType.ON_DEMAND}) & np.isfinite(table.usd_per_hour_M)
-        demand_P = np.full(int(place_M.max(initial=-1)) + 1, np.inf)
-        np.minimum.at(demand_P, place_M[is_demand_M], table.usd_per_hour_M[is_demand_M])
-        return np.asarray(is_spot_M & (table.usd_per_hour_M >= demand_P[place_M]))
+
+def _pointless_spot_M(place_M: IntArray, capacity_type: Words, usd_per_hour_M: FloatArray) -> BoolArray:
+    """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud."""
+    is_spot_M = capacity_type.among({CapacityType.SPOT})
+    is_demand_M = capacity_type.among({CapacityType.ON_DEMAND}) & np.isfinite(usd_per_hour_M)
+    demand_P = np.full(int(place_M.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(demand_P, place_M[is_demand_M], usd_per_hour_M[is_demand_M])
+    return np.asarray(is_spot_M & (usd_per_hour_M >= demand_P[place_M]))
 
 
 def _joint(*columns: Words) -> npt.NDArray[np.int64]:

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.capacity import DataAt, Offer, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
-from airflow_llmsched.planner.market.offers import QUOTE_LIFE_S, OfferTable, Ranking, rank
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.market.offers import NO_WEIGHTS, QUOTE_LIFE_S, OfferTable, Ranking, Weights, rank
 from airflow_llmsched.units import GB, HOUR_S, TB
 from tests.support.market import NOW_S, ON_DEMAND, RESERVED, SPOT, many_offers, offer_of
 
 TWENTY_HOURS = ShapeNeed(num_nodes=1, work_s=20 * HOUR_S)
 
 
-def ranked(*offers: Offer, limit: int = 20, **need: Any) -> Ranking:
+def ranked(*offers: Offer, limit: int = 20, weights: Weights = NO_WEIGHTS, **need: Any) -> Ranking:
     requirement = Requirement(**{"by_shape": {"p5": TWENTY_HOURS}, **need})
-    return rank(OfferTable.of(offers), requirement, now_s=NOW_S, limit=limit)
+    return rank(OfferTable.of(offers), requirement, now_s=NOW_S, limit=limit, weights=weights)
 
 
 def test_cheapest_to_the_end_comes_first() -> None:
@@ -72,6 +73,75 @@ def test_wishes_are_filters_that_no_price_gets_past(wish: CapacityWish, reason: 
     free = offer_of(0.0, jurisdiction="US", vendor="nvidia")
     ranking = ranked(free, wish=wish)
     assert (ranking.quotes, ranking.rejections) == ((), {reason: 1})
+
+
+LIMITS = {
+    "clouds": ("aws", "gcp"),
+    "regions": ("east", "west"),
+    "jurisdictions": ("US", "EU"),
+    "vendors": ("nvidia", "amd"),
+    "capacity_types": (ON_DEMAND, RESERVED),
+}
+
+
+@given(
+    limit=st.sampled_from(sorted(LIMITS)),
+    bribe=st.floats(min_value=1e-9, max_value=1e9),
+    asked=st.floats(min_value=1e-9, max_value=1e9),
+    deadline_h=st.one_of(st.none(), st.floats(min_value=1, max_value=100)),
+)
+def test_no_price_however_low_and_no_deadline_buys_its_way_past_a_hard_limit(
+    limit: str, bribe: float, asked: float, deadline_h: float | None
+) -> None:
+    inside, outside = LIMITS[limit]
+
+    def offer(price: float, side: Any) -> Offer:
+        words = {"clouds": "aws", "regions": "east", "jurisdictions": "US", "vendors": "nvidia"}
+        words = {**words, **({} if limit == "capacity_types" else {limit: side})}
+        kind = side if limit == "capacity_types" else ON_DEMAND
+        return offer_of(
+            price,
+            kind,
+            cloud=words["clouds"],
+            region=words["regions"],
+            jurisdiction=words["jurisdictions"],
+            vendor=words["vendors"],
+        )
+
+    deadline_s = None if deadline_h is None else NOW_S + deadline_h * HOUR_S
+    done = ranked(
+        offer(bribe, outside), offer(asked, inside), wish=CapacityWish(**{limit: (inside,)}), deadline_s=deadline_s
+    )
+    assert all(quote.offer == offer(asked, inside) for quote in done.quotes)
+    assert len(done.quotes) + done.rejections.get("too late for the deadline", 0) == 1
+
+
+def test_electricity_and_carbon_weigh_nothing_until_they_are_given_a_weight() -> None:
+    clean = offer_of(2.1, zone="clean", energy_usd_per_hour=0.1, carbon_g_per_hour=50.0)
+    dirty = offer_of(2.0, zone="dirty", energy_usd_per_hour=0.1, carbon_g_per_hour=5000.0)
+    untold = offer_of(1.9, zone="untold")
+    assert [quote.offer.pool.zone for quote in ranked(clean, dirty, untold).quotes] == ["untold", "dirty", "clean"]
+    weighed = ranked(clean, dirty, untold, weights=Weights(usd_per_carbon_g=1e-4))
+    assert [quote.offer.pool.zone for quote in weighed.quotes] == ["clean", "dirty"]
+    assert weighed.rejections == {"whose carbon is not known": 1}
+    assert weighed.quotes[1].carbon_g == pytest.approx(5000.0 * (20 + 300 / HOUR_S))
+    assert weighed.quotes[1].total_usd == pytest.approx(2.0 * (20 + 300 / HOUR_S))
+
+
+def test_electricity_is_weighed_in_dollars() -> None:
+    frugal, hungry = offer_of(2.1, zone="a", energy_usd_per_hour=0.1), offer_of(2.0, zone="b", energy_usd_per_hour=0.3)
+    for weight, first in ((0.4, "b"), (0.6, "a")):
+        done = ranked(frugal, hungry, offer_of(9.0), weights=Weights(usd_per_energy_usd=weight))
+        assert done.quotes[0].offer.pool.zone == first
+        assert done.rejections == {"whose electricity is not known": 1}
+    with pytest.raises(SpecError, match="usd_per_energy_usd"):
+        Weights(usd_per_energy_usd=-1.0)
+
+
+def test_zone_without_a_region_wide_price_is_still_compared_with_its_neighbours() -> None:
+    """On-demand that is priced in one zone only makes dearer spot in another zone of that region pointless."""
+    ranking = ranked(offer_of(4.0, ON_DEMAND, zone="a"), offer_of(4.0, SPOT, zone="b"), offer_of(3.9, SPOT, zone="c"))
+    assert [quote.offer.pool.zone for quote in ranking.quotes] == ["c", "a"]
 
 
 def test_spot_dearer_than_on_demand_is_no_offer() -> None:

@@ -1,0 +1,1 @@
+"""Packaged list prices (``list_prices.toml``)."""

@@ -1,0 +1,88 @@
+"""Several sources of prices as one: for each pool the newest price wins; what is too old is left out and counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_llmsched.domain.capacity import Offer, Pool
+from airflow_llmsched.domain.prices import PricedOffers
+from airflow_llmsched.errors import CouldNotLookError, DataError, SpecError, TransientError
+from airflow_llmsched.planner.market.price_rows import CLOCK_SKEW_S
+from airflow_llmsched.ports import PriceSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedSource:
+    """A source, and how old its prices may be; None: however old (a list price is better than none)."""
+
+    source: PriceSource
+    max_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``SpecError`` for an age that has no meaning."""
+        if self.max_age_s is not None and not self.max_age_s > 0:
+            raise SpecError(path="max_age_s", value=self.max_age_s, hint="must be above 0, or absent for no limit")
+
+
+class MergedPrices:
+    """A ``PriceSource`` over others. Of equally old prices the first source's counts.
+
+    A source that cannot be read, or whose data is damaged, is counted with its name while another can be read: prices
+    go on being known when one cloud's price list is down.
+    """
+
+    def __init__(self, *sources: AgedSource) -> None:
+        if not sources:
+            raise SpecError(path="sources", value=(), hint="must be at least one source of prices")
+        self._sources = sources
+        self.name = " + ".join(each.source.name for each in sources)
+
+    def offers(self, *, now_s: float) -> PricedOffers:
+        """Return the newest offer of each pool (and each time window of one).
+
+        Raises:
+            CouldNotLookError: no source could be read; the message says why, source by source.
+        """
+        rejections: Counter[str] = Counter()
+        batches: list[tuple[float | None, Sequence[Offer]]] = []
+        failures = []
+        for aged in self._sources:
+            try:
+                priced = aged.source.offers(now_s=now_s)
+            except (TransientError, DataError) as error:
+                failures.append(f"{aged.source.name}: {error}")
+                continue
+            batches.append((aged.max_age_s, priced.offers))
+            rejections.update(priced.rejections)
+        if not batches:
+            raise CouldNotLookError(f"no source of prices could be read ({'; '.join(failures)})")
+        rejections.update(f"whole source ({failure})" for failure in failures)
+        offers = _newest(batches, rejections, now_s=now_s)
+        return PricedOffers(offers=offers, rejections=dict(+rejections))
+
+
+def _newest(
+    batches: Sequence[tuple[float | None, Sequence[Offer]]], rejections: Counter[str], *, now_s: float
+) -> tuple[Offer, ...]:
+    newest: dict[tuple[Pool, float, float], Offer] = {}
+    for max_age_s, offers in batches:
+        for offer in offers:
+            if offer.priced_at_s > now_s + CLOCK_SKEW_S:
+                rejections["priced in the future"] += 1
+                continue
+            if max_age_s is not None and now_s - offer.priced_at_s > max_age_s:
+                rejections["older than their source may be"] += 1
+                continue
+            known = newest.get(_key(offer))
+            rejections["for which there is another price, as new or newer"] += known is not None
+            if known is None or offer.priced_at_s > known.priced_at_s:
+                newest[_key(offer)] = offer
+    return tuple(newest[key] for key in sorted(newest))
+
+
+def _key(offer: Offer) -> tuple[Pool, float, float]:
+    starts_at_s = -math.inf if offer.starts_at_s is None else offer.starts_at_s
+    return offer.pool, starts_at_s, math.inf if offer.ends_at_s is None else offer.ends_at_s
