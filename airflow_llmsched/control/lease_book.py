@@ -1,0 +1,186 @@
+"""What a run has rented, or was about to: create-only records, written before a cloud is asked and after it is done.
+
+Below ``runs/<run key>/leases/`` each rental has a folder with ``intended.json`` and, once it is over, ``ended.json``;
+``closed-<milliseconds>.json`` says that whoever had set out by then rents nothing more. An intent is written before the
+cloud is asked, and names all that is needed to end the lease, so that whoever comes later can do so whatever has become
+of its author. Renewals are not recorded: a lease's expiry is with its machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from airflow_llmsched import codec
+from airflow_llmsched.domain.capacity import Offer
+from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
+from airflow_llmsched.domain.lease import LeaseId
+from airflow_llmsched.effect_points import EffectPoint
+from airflow_llmsched.errors import AbandonedError, InternalError, ObjectExistsError, StoreError
+from airflow_llmsched.ports import ObjectStore
+from airflow_llmsched.units import HOUR_S
+
+_INTEND = EffectPoint("leases.intend")
+_END = EffectPoint("leases.end")
+_CLOSE = EffectPoint("leases.close")
+
+FORMAT_VERSION = 1
+MAX_RENTALS = 10_000
+"""Of one generation. A run that rents more often than that is not getting anywhere."""
+
+_INTENDED = re.compile(r"g(\d{4})-r(\d{5})/intended\.json")
+_ENDED = re.compile(r"g(\d{4})-r(\d{5})/ended\.json")
+_CLOSED = re.compile(r"closed-(\d{15})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalIntent:
+    """What a cloud is about to be asked for. ``purpose`` tells apart what one run rents at once; times: Unix seconds.
+
+    ``cloud_options`` are what the adapter ``cloud`` was opened with.
+    """
+
+    key: LeaseKey
+    lease_id: LeaseId
+    purpose: str
+    cloud: str
+    cloud_options: str
+    offer: Offer
+    num_nodes: int
+    until_s: float
+    at_s: float
+    origin: RunOrigin
+    v: int = FORMAT_VERSION
+
+
+class RentalEnding(StrEnum):
+    """How a rental came to its end."""
+
+    REFUSED = "refused"
+    """Nothing was rented."""
+    RELEASED = "released"
+    """It was given back, or nothing was left to give back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalEnd:
+    """Written once nothing of the lease is left, as far as the cloud says. ``at_s`` is Unix seconds."""
+
+    ending: RentalEnding
+    reason: str
+    at_s: float
+    v: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rental:
+    """An intent and what became of it; ``end`` is None while something may be rented."""
+
+    intent: RentalIntent
+    end: RentalEnd | None = None
+
+    def cost_usd(self, now_s: float) -> float:
+        """Return what it has cost at the offer's price, counted from the intent: an upper bound but for the price."""
+        if self.end is not None and self.end.ending is RentalEnding.REFUSED:
+            return 0.0
+        until_s = now_s if self.end is None else self.end.at_s
+        return max(0.0, until_s - self.intent.at_s) / HOUR_S * self.intent.num_nodes * self.intent.offer.usd_per_hour
+
+
+R = TypeVar("R", RentalIntent, RentalEnd)
+
+
+class LeaseBook:
+    """The rentals of one run."""
+
+    def __init__(self, store: ObjectStore, run: RunKey) -> None:
+        self.run = run
+        self._store = store
+        self._prefix = f"runs/{run}/leases/"
+
+    def rentals(self) -> tuple[Rental, ...]:
+        """Return every rental, oldest first. Raises ``StoreError``, also for a damaged record."""
+        names = self._names()
+        return self._rentals(names, among=names)
+
+    def open(self) -> tuple[Rental, ...]:
+        """Return the rentals that have not ended, oldest first. Raises ``StoreError``."""
+        names = self._names()
+        over = {match[0].replace("/ended", "/intended") for match in self._matches(_ENDED, names)}
+        return self._rentals([name for name in names if name not in over], among=())
+
+    def closed_at_s(self) -> float | None:
+        """Return when the book was last closed (Unix seconds), None if it never was. Raises ``StoreError``."""
+        return max((int(match[1]) / 1000 for match in self._matches(_CLOSED, self._names())), default=None)
+
+    def intend(self, make: Callable[[LeaseKey], RentalIntent], *, generation: int, since_s: float) -> RentalIntent:
+        """Note durably what is about to be rented, before its cloud is asked; ``make`` gets the next free key.
+
+        ``since_s`` is when the caller set out (Unix seconds). One that stood still while the run was torn down is told
+        here, whichever of the two looks at the book first.
+
+        Raises:
+            AbandonedError: the book has been closed since then: nothing may be rented for the caller any more.
+            StoreError: whether it was noted is unknown; nothing may be rented.
+        """
+        taken = [int(match[2]) for match in self._matches(_INTENDED, self._names()) if int(match[1]) == generation]
+        for rental in range(max(taken, default=0) + 1, MAX_RENTALS + 1):
+            intent = make(LeaseKey(run=self.run, generation=generation, rental=rental))
+            try:
+                with _INTEND:
+                    self._store.create(self._key(intent.key, "intended"), codec.to_json(intent))
+            except ObjectExistsError:
+                continue  # another worker rents at the same time
+            closed_at_s = self.closed_at_s()  # after the note, as whoever closes looks for notes after closing
+            if closed_at_s is not None and since_s <= closed_at_s:
+                self.end(intent.key, RentalEnding.REFUSED, reason="torn down before", at_s=intent.at_s)
+                raise AbandonedError(f"run {self.run} was torn down after this worker had set out: nothing was rented")
+            return intent
+        raise InternalError(f"generation {generation} of run {self.run} has rented {MAX_RENTALS} times: look at why")
+
+    def end(self, key: LeaseKey, ending: RentalEnding, *, reason: str, at_s: float) -> None:
+        """Note that nothing is left of a rental. The first such note stays. Raises ``StoreError``."""
+        end = RentalEnd(ending=ending, reason=reason, at_s=at_s)
+        with contextlib.suppress(ObjectExistsError), _END:
+            self._store.create(self._key(key, "ended"), codec.to_json(end))
+
+    def close(self, *, at_s: float) -> None:
+        """Have nothing be rented for whoever has set out by ``at_s`` (Unix seconds). Raises ``StoreError``."""
+        with contextlib.suppress(ObjectExistsError), _CLOSE:
+            self._store.create(f"{self._prefix}closed-{round(at_s * 1000):015d}.json", codec.to_json(FORMAT_VERSION))
+
+    def _names(self) -> list[str]:
+        return [info.key.removeprefix(self._prefix) for info in self._store.list(self._prefix)]
+
+    def _rentals(self, names: Sequence[str], *, among: Sequence[str]) -> tuple[Rental, ...]:
+        ended = {match.groups() for match in self._matches(_ENDED, among)}
+        found = []
+        for match in self._matches(_INTENDED, names):
+            folder = f"{self._prefix}g{match[1]}-r{match[2]}"
+            end = self._read(RentalEnd, f"{folder}/ended.json") if match.groups() in ended else None
+            found.append(Rental(intent=self._read(RentalIntent, f"{folder}/intended.json"), end=end))
+        return tuple(found)
+
+    @staticmethod
+    def _matches(pattern: re.Pattern[str], names: Iterable[str]) -> list[re.Match[str]]:
+        return [match for name in names if (match := pattern.fullmatch(name))]
+
+    def _read(self, type_: type[R], key: str) -> R:
+        where = f"{self._store.uri}/{key}"
+        try:
+            record = codec.from_json(type_, self._store.get(key))
+        except ValidationError as error:
+            hint = "look at the cloud by the run's key, then repair or remove the record"
+            raise StoreError(f"{where} is damaged, so that what was rented is unknown: {hint} ({error})") from error
+        if record.v != FORMAT_VERSION:
+            raise StoreError(f"{where} has format version {record.v}, this package reads {FORMAT_VERSION}")
+        return record
+
+    def _key(self, key: LeaseKey, name: str) -> str:
+        return f"{self._prefix}g{key.generation:04d}-r{key.rental:05d}/{name}.json"

@@ -1,0 +1,91 @@
+"""Takes back leases that nobody renews any more: the net below teardowns, for clouds.
+
+Whoever needs a lease moves its expiry on, long before it comes. One that has expired is needed by nobody, whatever
+Airflow says of its run: a worker may have died between two calls, and its successor rented anew. Only what says that it
+is this deployment's is taken; what says nothing is reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_llmsched.control.lease_book import LeaseBook, RentalEnding
+from airflow_llmsched.control.reaper import Reap, Spare
+from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.lease import Lease, LeaseId
+from airflow_llmsched.errors import LeftoverError, TransientError
+from airflow_llmsched.ports import Clock, Cloud, ObjectStore
+
+SKEW_S = 60.0
+"""A lease must have expired for this long, so that clocks may differ."""
+
+
+def judge_lease(lease: Lease, *, deployment_id: str, now_s: float) -> Reap | Spare:
+    """Return what to do about a lease of which something is left. Pure."""
+    if lease.origin is None:
+        return Spare(reason="says not whose it is: look at it by hand")
+    if lease.origin.deployment_id != deployment_id:
+        return Spare(reason=f"belongs to deployment {lease.origin.deployment_id}: run its own reaper")
+    expired_s = now_s - lease.expires_at_s
+    if expired_s < SKEW_S:
+        return Spare(reason=f"not expired: it holds for another {max(0.0, SKEW_S - expired_s):.0f} s unless renewed")
+    return Reap(reason=f"expired {expired_s:.0f} s ago, and nobody renewed it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFinding:
+    """A lease of which something is left, and what is to be done about it."""
+
+    lease: Lease
+    verdict: Reap | Spare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReaped:
+    """What came of reaping one lease: whether it is gone, and why if not."""
+
+    lease_id: LeaseId
+    is_gone: bool
+    trouble: str = ""
+
+
+class LeaseReaper:
+    """Looks after one deployment's leases in one cloud. Holds no state."""
+
+    def __init__(self, *, store: ObjectStore, deployment_id: str, cloud: Cloud, clock: Clock) -> None:
+        self._store = store
+        self._deployment_id = deployment_id
+        self._cloud = cloud
+        self._clock = clock
+
+    def look(self) -> tuple[LeaseFinding, ...]:
+        """Judge every lease of which something is left. Ends nothing. Raises ``CouldNotLookError``."""
+        return tuple(LeaseFinding(lease=lease, verdict=self._judge(lease)) for lease in self._cloud.find_all())
+
+    def reap(self, finding: LeaseFinding) -> LeaseReaped:
+        """Give back what ``finding`` condemned, if a second look condemns it again. Idempotent; raises nothing.
+
+        What could not be done or seen is in the result, so that the next lease gets its turn.
+        """
+        lease_id = finding.lease.id
+        try:
+            again = self._cloud.leases([lease_id]).get(lease_id, finding.lease)
+            verdict = self._judge(again)
+            if not isinstance(verdict, Reap):
+                return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=f"spared after all: {verdict.reason}")
+            self._cloud.release(lease_id)
+            self._note(again, verdict.reason)
+        except LeftoverError as error:
+            return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=str(error))
+        except TransientError as error:
+            return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=f"not known to be gone: {error}")
+        return LeaseReaped(lease_id=lease_id, is_gone=True)
+
+    def _judge(self, lease: Lease) -> Reap | Spare:
+        return judge_lease(lease, deployment_id=self._deployment_id, now_s=self._clock.now_s())
+
+    def _note(self, lease: Lease, reason: str) -> None:
+        """Note the end in the run's book, where it has the lease open: so that its cost stops there."""
+        book = LeaseBook(self._store, RunKey(lease.key.run))
+        if any(rental.intent.key == lease.key for rental in book.open()):
+            book.end(lease.key, RentalEnding.RELEASED, reason=f"reaped: {reason}", at_s=self._clock.now_s())

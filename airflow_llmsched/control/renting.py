@@ -1,0 +1,313 @@
+"""Rents for a run, keeps and gives back what it rented. Safe to die in anywhere: the book says what to do next.
+
+What a cloud is asked for is in the book before, and what is in the book is looked at before anything new is asked for.
+A lease that nobody renews expires, and the reaper takes it (``control.lease_reaping``): so nothing outlives its run for
+long, even if nobody ever reads its book again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnding, RentalIntent
+from airflow_llmsched.domain.capacity import Quote
+from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
+from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
+from airflow_llmsched.errors import (
+    AbandonedError,
+    CapacityError,
+    CouldNotLookError,
+    LeaseGoneError,
+    LeftoverError,
+    QuotaError,
+    SpecError,
+)
+from airflow_llmsched.ports import Clock, Cloud
+
+MIN_LEFT_S = 60.0
+"""An intent that ends sooner than this is not gone on with: its machines would expire before anyone renewed them."""
+
+OpenCloud = Callable[[str, Mapping[str, Any]], Cloud]
+"""Takes an adapter's name and options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudChoice:
+    """A cloud by name, with JSON-safe options."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be rented: the first of ``quotes`` that can be had, for ``hold_s`` seconds at first.
+
+    ``clouds`` says how to open the clouds that quotes name. ``purpose`` tells apart what a run rents at once, and
+    ``since_s`` is when whoever asks set out (Unix seconds).
+    """
+
+    purpose: str
+    generation: int
+    since_s: float
+    quotes: tuple[Quote, ...]
+    clouds: Mapping[str, CloudChoice]
+    origin: RunOrigin
+    hold_s: float = 3600.0
+
+
+class Renter:
+    """Acts for one run."""
+
+    def __init__(self, book: LeaseBook, *, open_cloud: OpenCloud, clock: Clock) -> None:
+        self._book = book
+        self._open_cloud = open_cloud
+        self._clock = clock
+        self._clouds: dict[tuple[str, str], Cloud] = {}
+
+    def rent(self, wanted: Wanted) -> Lease:
+        """Return what is rented for the purpose, or rent it: the quotes in their order, all nodes of one or none.
+
+        What earlier generations rented for the purpose is given back first, and so is what is broken. The lease may be
+        pending: look again.
+
+        Raises:
+            CapacityError: no quote could be had. The message counts why.
+            QuotaError: no quote could be had, and all for want of quota.
+            SpecError: a cloud will never accept a request like this.
+            AbandonedError: the run was torn down meanwhile.
+            LeftoverError: something came, is of no use, and could not be removed. Nothing else was tried.
+            TransientError: try again; what was noted is taken up then.
+        """
+        held = self._take_up(wanted)
+        if held is not None:
+            return held
+        refusals: list[CapacityError | QuotaError] = []
+        used_up: set[tuple[str, str]] = set()
+        for quote in wanted.quotes:
+            pool = quote.offer.pool
+            if (pool.cloud, pool.region) in used_up:
+                continue
+            try:
+                return self._rent(wanted, quote)
+            except QuotaError as error:
+                used_up.add((pool.cloud, error.region))
+                refusals.append(error)
+            except CapacityError as error:
+                refusals.append(error)
+        raise _none_to_be_had(refusals)
+
+    def look(self, purpose: str) -> Lease | None:
+        """Return the open lease for ``purpose`` as its cloud sees it.
+
+        None when there is no open rental, or nothing of it is listed. Raises ``CouldNotLookError``, ``StoreError``.
+        """
+        for rental in self._book.open():
+            if rental.intent.purpose == purpose:
+                found = self._cloud(rental).leases([rental.intent.lease_id])
+                return found.get(rental.intent.lease_id)
+        return None
+
+    def look_at_all(self) -> Mapping[LeaseKey, Lease]:
+        """Return all open leases that their clouds list, by one call of each cloud. Raises as ``look``."""
+        found: dict[LeaseKey, Lease] = {}
+        for cloud, rentals in self._by_cloud(self._book.open()):
+            seen = cloud.leases([each.intent.lease_id for each in rentals])
+            found.update({lease.key: lease for lease in seen.values()})
+        return found
+
+    def renew(self, *, hold_s: float) -> tuple[LeaseKey, ...]:
+        """Have all open leases last ``hold_s`` seconds from now at least. Returns the keys of those that are gone.
+
+        Raises ``CouldNotLookError`` for the first that could not be renewed, after all others were.
+        """
+        until_s = self._clock.now_s() + hold_s
+        gone: list[LeaseKey] = []
+        failure: CouldNotLookError | None = None
+        for cloud, rentals in self._by_cloud(self._book.open()):
+            try:
+                seen = cloud.leases([each.intent.lease_id for each in rentals])
+            except CouldNotLookError as error:
+                failure = failure or error
+                continue
+            for rental in rentals:
+                lease = seen.get(rental.intent.lease_id)
+                try:
+                    if lease is None or lease.state is LeaseState.ENDED:
+                        gone.append(rental.intent.key)
+                    else:
+                        cloud.renew(lease, until_s=until_s)
+                except LeaseGoneError:
+                    gone.append(rental.intent.key)
+                except CouldNotLookError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return tuple(gone)
+
+    def give_back(self, key: LeaseKey, *, reason: str) -> None:
+        """End one rental. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``, ``StoreError``."""
+        for rental in self._book.open():
+            if rental.intent.key == key:
+                self._give_back(rental, reason)
+
+    def release(self, reason: str = "teardown") -> tuple[str, ...]:
+        """Close the book and give back all that the run rented, in it or not. Returns the ids of what was still there.
+
+        Idempotent. What cannot be given back does not keep the others from it.
+
+        Raises:
+            LeftoverError: names all that clouds did not remove.
+            CouldNotLookError: something could not be looked at; try again.
+        """
+        self._book.close(at_s=self._clock.now_s())
+        released: list[str] = []
+        left: list[str] = []
+        unseen: list[str] = []
+        for rental in self._book.open():
+            self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
+        for cloud in self._known_clouds():
+            self._attempt(partial(self._release_found, cloud), released, left, unseen)
+        if left:
+            raise LeftoverError(f"run {self._book.run} has left behind what its clouds do not remove", ids=left)
+        if unseen:
+            raise CouldNotLookError("; ".join(unseen))
+        return tuple(dict.fromkeys(released))
+
+    def spent_usd(self) -> float:
+        """Return what all rentals have cost by their offers' prices. Raises ``StoreError``."""
+        now_s = self._clock.now_s()
+        return sum(rental.cost_usd(now_s) for rental in self._book.rentals())
+
+    def _take_up(self, wanted: Wanted) -> Lease | None:
+        """Go on with what the purpose has in the book; give back whatever of it is of no use."""
+        for rental in self._book.open():
+            intent = rental.intent
+            if intent.purpose != wanted.purpose or intent.key.generation > wanted.generation:
+                continue
+            lease = None
+            reason = "another generation began"
+            if intent.key.generation == wanted.generation:
+                lease, reason = self._usable(rental)
+            if lease is not None:
+                return lease
+            self._give_back(rental, reason)
+        return None
+
+    def _usable(self, rental: Rental) -> tuple[Lease | None, str]:
+        """Return the lease of an earlier intent if it is, or can now be, of use; else None and why."""
+        intent, cloud = rental.intent, self._cloud(rental)
+        lease = cloud.leases([intent.lease_id]).get(intent.lease_id)
+        if lease is None and intent.until_s - self._clock.now_s() < MIN_LEFT_S:
+            return None, "not known to have been rented in time"
+        try:
+            lease = lease or self._acquire(rental)
+        except (CapacityError, QuotaError, AbandonedError) as error:
+            return None, str(error)
+        if lease.state in (LeaseState.BROKEN, LeaseState.ENDED):
+            return None, lease.reason or f"it was {lease.state}"
+        return lease, ""
+
+    def _rent(self, wanted: Wanted, quote: Quote) -> Lease:
+        choice = wanted.clouds[quote.offer.pool.cloud]
+        now_s = self._clock.now_s()
+        cloud = self._opened(choice.name, _plain(choice.options))
+
+        def make(key: LeaseKey) -> RentalIntent:
+            return RentalIntent(
+                key=key,
+                lease_id=cloud.lease_id(quote.offer.pool, key),
+                purpose=wanted.purpose,
+                cloud=choice.name,
+                cloud_options=_plain(choice.options),
+                offer=quote.offer,
+                num_nodes=quote.num_nodes,
+                until_s=now_s + wanted.hold_s,
+                at_s=now_s,
+                origin=wanted.origin,
+            )
+
+        intent = self._book.intend(make, generation=wanted.generation, since_s=wanted.since_s)
+        try:
+            lease = self._acquire(Rental(intent=intent))
+        except (CapacityError, QuotaError, SpecError, AbandonedError) as error:
+            self._book.end(intent.key, RentalEnding.REFUSED, reason=str(error), at_s=self._clock.now_s())
+            raise
+        if any(each.intent.key == intent.key for each in self._book.open()):
+            return lease
+        cloud.release(lease.id)  # the run was torn down while the cloud was asked
+        raise AbandonedError(f"run {self._book.run} was torn down while lease {lease.id} was rented: it is given back")
+
+    def _acquire(self, rental: Rental) -> Lease:
+        intent = rental.intent
+        return self._cloud(rental).acquire(
+            intent.offer, key=intent.key, origin=intent.origin, num_nodes=intent.num_nodes, until_s=intent.until_s
+        )
+
+    def _give_back(self, rental: Rental, reason: str) -> None:
+        self._cloud(rental).release(rental.intent.lease_id)
+        self._book.end(rental.intent.key, RentalEnding.RELEASED, reason=reason, at_s=self._clock.now_s())
+
+    def _release_known(self, rental: Rental, reason: str) -> list[str]:
+        intent, cloud = rental.intent, self._cloud(rental)
+        is_listed = intent.lease_id in cloud.leases([intent.lease_id])
+        if not is_listed:  # yet, perhaps
+            self._clock.sleep(max(0.0, intent.at_s + cloud.consistency_s - self._clock.now_s()))
+        self._give_back(rental, reason)
+        return [str(intent.lease_id)] if is_listed else []
+
+    def _release_found(self, cloud: Cloud) -> list[str]:
+        """Release what carries the run's key and is in no book: one that was lost, or another's of the same key."""
+        found: list[LeaseId] = [lease.id for lease in cloud.find(self._book.run)]
+        for lease_id in found:
+            cloud.release(lease_id)
+        return [str(lease_id) for lease_id in found]
+
+    @staticmethod
+    def _attempt(act: Callable[[], list[str]], released: list[str], left: list[str], unseen: list[str]) -> None:
+        try:
+            released += act()
+        except LeftoverError as error:
+            left += error.ids
+        except CouldNotLookError as error:
+            unseen.append(str(error))
+
+    def _known_clouds(self) -> list[Cloud]:
+        """Return every cloud that the run has ever been about to rent from."""
+        names = {(each.intent.cloud, each.intent.cloud_options): None for each in self._book.rentals()}
+        return [self._opened(name, options) for name, options in names]
+
+    def _by_cloud(self, rentals: Sequence[Rental]) -> list[tuple[Cloud, list[Rental]]]:
+        groups: dict[tuple[str, str], list[Rental]] = {}
+        for rental in rentals:
+            groups.setdefault((rental.intent.cloud, rental.intent.cloud_options), []).append(rental)
+        return [(self._opened(*name), group) for name, group in groups.items()]
+
+    def _cloud(self, rental: Rental) -> Cloud:
+        return self._opened(rental.intent.cloud, rental.intent.cloud_options)
+
+    def _opened(self, name: str, options: str) -> Cloud:
+        if (name, options) not in self._clouds:
+            self._clouds[name, options] = self._open_cloud(name, json.loads(options))
+        return self._clouds[name, options]
+
+
+def _plain(options: Mapping[str, Any]) -> str:
+    return json.dumps(dict(options), sort_keys=True)
+
+
+def _none_to_be_had(refusals: Sequence[CapacityError | QuotaError]) -> CapacityError | QuotaError:
+    quotas = [error for error in refusals if isinstance(error, QuotaError)]
+    if quotas and len(quotas) == len(refusals):
+        regions = ", ".join(sorted({error.region for error in quotas}))
+        return QuotaError(f"the quota is used up in {regions}: {quotas[0]}", region=quotas[0].region)
+    if not refusals:
+        return CapacityError("nothing was offered: allow more regions, node shapes or capacity types, or wait")
+    counted = Counter(str(error) for error in refusals)
+    told = "; ".join(f"{text} (x{count})" if count > 1 else text for text, count in counted.items())
+    return CapacityError(f"none of {len(refusals)} offers could be had: {told}")

@@ -1,0 +1,75 @@
+"""Which leases are taken back, and that taking them is safe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.control.lease_book import RentalEnding
+from airflow_llmsched.control.lease_reaping import SKEW_S, LeaseReaper, judge_lease
+from airflow_llmsched.control.reaper import Reap, Spare
+from airflow_llmsched.domain.lease import Lease
+from airflow_llmsched.testing.cloud_contract import LEASE_S, origin
+from tests.support.lease_house import LeaseHouse
+from tests.support.sim_cloud import SimCloudHarness
+
+OURS = origin().deployment_id
+
+
+@pytest.fixture
+def house() -> LeaseHouse:
+    return LeaseHouse(SimCloudHarness())
+
+
+@pytest.fixture
+def lease(house: LeaseHouse) -> Lease:
+    return house.renter().rent(house.wanted())
+
+
+def reaper_of(house: LeaseHouse, deployment_id: str = OURS) -> LeaseReaper:
+    return LeaseReaper(store=house.store, deployment_id=deployment_id, cloud=house.harness.cloud, clock=house.clock)
+
+
+def test_what_has_expired_is_reaped_and_nothing_else(lease: Lease) -> None:
+    for after_s, kind in ((0.0, Spare), (SKEW_S - 1, Spare), (SKEW_S, Reap), (1e6, Reap), (-1e6, Spare)):
+        verdict = judge_lease(lease, deployment_id=OURS, now_s=lease.expires_at_s + after_s)
+        assert type(verdict) is kind, verdict
+
+
+def test_what_is_not_known_to_be_ours_is_spared_however_old(lease: Lease) -> None:
+    late_s = lease.expires_at_s + 1e9
+    assert "deployment" in judge_lease(lease, deployment_id="other", now_s=late_s).reason
+    assert "by hand" in judge_lease(replace(lease, origin=None), deployment_id=OURS, now_s=late_s).reason
+
+
+def test_a_reaped_lease_is_gone_and_its_rental_over(house: LeaseHouse, lease: Lease) -> None:
+    house.harness.advance(LEASE_S + SKEW_S)
+    assert house.reap_once() == [lease.id]
+    assert house.harness.billed() == frozenset()
+    (rental,) = house.book().rentals()
+    assert rental.end is not None
+    assert rental.end.ending is RentalEnding.RELEASED
+    assert "reaped: expired 60 s ago" in rental.end.reason
+
+
+def test_one_that_was_renewed_since_it_was_condemned_is_spared(house: LeaseHouse, lease: Lease) -> None:
+    house.harness.advance(LEASE_S + SKEW_S)
+    (finding,) = reaper_of(house).look()
+    house.renter().renew(hold_s=LEASE_S)
+    reaped = reaper_of(house).reap(finding)
+    assert not reaped.is_gone
+    assert "spared after all" in reaped.trouble
+    assert len(house.harness.billed()) == 2
+
+
+def test_what_can_not_be_removed_is_said_and_keeps_no_other_from_its_turn(house: LeaseHouse, lease: Lease) -> None:
+    house.harness.advance(LEASE_S + SKEW_S)
+    (finding,) = reaper_of(house).look()
+    house.harness.refuse_removal(num_calls=100)
+    reaped = reaper_of(house).reap(finding)
+    assert not reaped.is_gone
+    assert all(machine in reaped.trouble for machine in house.harness.billed())
+    house.harness.refuse_removal(num_calls=0)
+    house.harness.go_dark(is_dark=True)
+    assert "not known to be gone" in reaper_of(house).reap(finding).trouble

@@ -1,0 +1,215 @@
+"""Renting for a run: what is tried in which order, what is taken up, and that dying anywhere leaves nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from airflow_llmsched.control.lease_book import RentalEnding
+from airflow_llmsched.domain.capacity import Offer
+from airflow_llmsched.domain.lease import Lease, LeaseState
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LeftoverError, QuotaError
+from airflow_llmsched.testing.cloud_contract import LEASE_S
+from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
+from tests.support.sim_cloud import SimCloudHarness, sim_pool
+
+
+def house_of(*zones: str) -> LeaseHouse:
+    pools = [sim_pool(zone, region=f"sim-{zone[0]}") for zone in zones]
+    return LeaseHouse(SimCloudHarness(*pools))
+
+
+def offers(house: LeaseHouse) -> list[Offer]:
+    harness = house.harness
+    assert isinstance(harness, SimCloudHarness)
+    return [pool.offer for pool in harness._pools]
+
+
+def ends(house: LeaseHouse) -> list[str]:
+    return [f"{rental.end.ending}" if rental.end else "open" for rental in house.book().rentals()]
+
+
+@pytest.fixture
+def house() -> LeaseHouse:
+    return house_of("a1", "a2", "b1")
+
+
+def rent(house: LeaseHouse, *, num_nodes: int = 2, generation: int = 0, since_s: float | None = None) -> Lease:
+    return house.renter().rent(house.wanted(offers(house), num_nodes=num_nodes, generation=generation, since_s=since_s))
+
+
+def test_the_first_quote_that_can_be_had_is_rented(house: LeaseHouse) -> None:
+    first, second, _ = offers(house)
+    house.harness.run_short(first, num_nodes=1)
+    assert rent(house).pool == second.pool
+    assert ends(house) == ["refused", "open"]
+    assert len(house.harness.billed()) == 2
+
+
+def test_a_region_whose_quota_is_used_up_is_not_tried_again(house: LeaseHouse) -> None:
+    """Field case E8."""
+    house.harness.limit_quota(offers(house)[0], num_nodes=1)
+    assert rent(house).pool.region == "sim-b"
+    assert ends(house) == ["refused", "open"]
+
+
+def test_nothing_to_be_had_says_why_by_count(house: LeaseHouse) -> None:
+    for offer in offers(house):
+        house.harness.run_short(offer, num_nodes=0)
+    with pytest.raises(CapacityError, match=r"none of 3 offers could be had: 0 of 2 nodes"):
+        rent(house)
+    with pytest.raises(CapacityError, match="nothing was offered"):
+        house.renter().rent(house.wanted([]))
+
+
+def test_want_of_quota_everywhere_is_told_from_want_of_capacity(house: LeaseHouse) -> None:
+    for offer in offers(house):
+        house.harness.limit_quota(offer, num_nodes=0)
+    with pytest.raises(QuotaError, match="sim-a, sim-b"):
+        rent(house)
+
+
+def test_a_second_try_takes_up_the_lease_of_the_first(house: LeaseHouse) -> None:
+    assert rent(house).id == rent(house).id
+    assert ends(house) == ["open"]
+
+
+def test_a_renewed_lease_is_taken_up_long_after_it_was_to_end_at_first(house: LeaseHouse) -> None:
+    first = rent(house)
+    house.renter().renew(hold_s=10 * LEASE_S)
+    house.harness.advance(5 * LEASE_S)
+    assert rent(house).id == first.id
+
+
+def test_another_generation_gives_the_old_lease_back_first(house: LeaseHouse) -> None:
+    old, new = rent(house), rent(house, generation=1)
+    assert old.id != new.id
+    assert house.harness.billed() == {node.id for node in new.nodes}
+
+
+def test_what_is_broken_is_given_back_and_rented_anew(house: LeaseHouse) -> None:
+    old = rent(house)
+    harness = house.harness
+    harness.preempt(old.nodes[0].id)
+    new = rent(house)
+    assert (new.id != old.id, new.state) == (True, LeaseState.PENDING)
+    assert harness.billed() == {node.id for node in new.nodes}
+    assert ends(house) == ["released", "open"]
+
+
+def test_what_can_not_be_removed_stops_the_search(house: LeaseHouse) -> None:
+    """Field case E7, its second half."""
+    house.harness.run_short(offers(house)[0], num_nodes=1)
+    house.harness.refuse_removal(num_calls=1000)
+    with pytest.raises(LeftoverError) as caught:
+        rent(house)
+    assert set(caught.value.ids) == house.harness.billed()
+    assert len(house.harness.billed()) == 1
+    house.harness.refuse_removal(num_calls=0)
+    assert house.renter().release()
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_worker_that_stood_still_through_the_teardown_rents_nothing(house: LeaseHouse) -> None:
+    since_s = house.harness.now_s()
+    house.harness.advance(10.0)
+    house.renter().release()
+    with pytest.raises(AbandonedError):
+        rent(house, since_s=since_s)
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_teardown_while_the_cloud_is_asked_gets_everything_back(house: LeaseHouse) -> None:
+    """The worker is between its note and the cloud's answer when another process tears the run down."""
+    cloud = house.harness.cloud
+    acquire = cloud.acquire
+
+    def slow(*args: object, **kwargs: object) -> Lease:
+        house.renter().release()
+        return acquire(*args, **kwargs)  # type: ignore[arg-type]
+
+    cloud.acquire = slow  # type: ignore[method-assign]
+    with pytest.raises(AbandonedError):
+        rent(house)
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_release_waits_for_a_lease_that_is_too_new_to_be_listed(house: LeaseHouse) -> None:
+    house.harness.hide_new()
+    rent(house)
+    house.renter().release()
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_release_gives_back_what_is_in_no_book(house: LeaseHouse) -> None:
+    lease = rent(house)
+    house.book().end(lease.key, RentalEnding.RELEASED, reason="somebody was wrong", at_s=house.harness.now_s())
+    assert house.renter().release() == (lease.id,)
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_release_that_could_not_look_says_so_and_can_be_repeated(house: LeaseHouse) -> None:
+    rent(house)
+    house.harness.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError):
+        house.renter().release()
+    house.harness.go_dark(is_dark=False)
+    assert len(house.renter().release()) == 1
+    assert house.renter().release() == ()
+
+
+def test_renewing_says_which_leases_are_gone_and_keeps_the_others(house: LeaseHouse) -> None:
+    lease = rent(house)
+    assert house.renter().renew(hold_s=2 * LEASE_S) == ()
+    house.harness.cloud.release(lease.id)
+    assert house.renter().renew(hold_s=2 * LEASE_S) == (lease.key,)
+
+
+def test_a_cloud_that_does_not_answer_renews_nothing_and_says_so(house: LeaseHouse) -> None:
+    rent(house)
+    house.harness.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError):
+        house.renter().renew(hold_s=2 * LEASE_S)
+
+
+def test_what_was_spent_is_counted_over_all_rentals(house: LeaseHouse) -> None:
+    rent(house)
+    house.harness.advance(3600.0)
+    house.renter().release()
+    house.harness.advance(3600.0)
+    assert house.renter().spent_usd() == pytest.approx(2 * 40.0, rel=0.02)
+
+
+def crash_house() -> LeaseHouse:
+    return LeaseHouse(
+        SimCloudHarness(sim_pool("a", num_free=2), sim_pool("b", capacity_type=CapacityType.SPOT, usd_per_hour=12.0))
+    )
+
+
+NUM_PASSAGES = len(undergo(crash_house(), Ordeal(fatal=(), is_taken_up=False, num_nodes=3)))
+
+
+@pytest.mark.parametrize("ordeal", list(every_death(NUM_PASSAGES)), ids=str)
+def test_whatever_passage_a_run_dies_at_the_reaper_leaves_nothing(ordeal: Ordeal) -> None:
+    house = crash_house()
+    undergo(house, ordeal)
+    assert reap_after_expiry(house) == frozenset()
+
+
+def test_runs_that_die_again_and_again_under_faults_leave_nothing() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        house = crash_house()
+        faults = house.harness
+        for fault in (faults.hide_new, faults.lose_reply):
+            if chance.random() < 0.3:
+                fault()
+        faults.throttle(num_calls=chance.choice([0, 0, 1, 3]))
+        faults.refuse_removal(num_calls=chance.choice([0, 0, 1, 3]))
+        faults.run_short(faults.offer(), num_nodes=chance.choice([0, 1, 2, 8]))
+        ordeal = Ordeal.drawn(chance, num_passages=NUM_PASSAGES)
+        undergo(house, ordeal)
+        faults.throttle(num_calls=0)
+        assert reap_after_expiry(house) == frozenset(), (seed, ordeal)
