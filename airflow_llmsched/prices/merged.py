@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.capacity import Offer, Pool
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.errors import CouldNotLookError, DataError, SpecError, TransientError
 from airflow_llmsched.planner.market.price_rows import CLOCK_SKEW_S
 from airflow_llmsched.ports import PriceSource
+
+_Key = tuple[Pool, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,9 @@ class MergedPrices:
 
     A source that cannot be read, or whose data is damaged, is counted with its name while another can be read: prices
     go on being known when one cloud's price list is down.
+
+    What a source offers without a price (a cloud that tells what is free, not what it costs) takes the newest price
+    that another names for its pool, else for its pool's whole region, and keeps what it says of the capacity.
     """
 
     def __init__(self, *sources: AgedSource) -> None:
@@ -67,9 +72,13 @@ class MergedPrices:
 def _newest(
     batches: Sequence[tuple[float | None, Sequence[Offer]]], rejections: Counter[str], *, now_s: float
 ) -> tuple[Offer, ...]:
-    newest: dict[tuple[Pool, float, float], Offer] = {}
+    newest: dict[_Key, Offer] = {}
+    unpriced: dict[_Key, Offer] = {}
     for max_age_s, offers in batches:
         for offer in offers:
+            if math.isnan(offer.usd_per_hour):
+                unpriced.setdefault(_key(offer), offer)
+                continue
             if offer.priced_at_s > now_s + CLOCK_SKEW_S:
                 rejections["priced in the future"] += 1
                 continue
@@ -80,9 +89,25 @@ def _newest(
             rejections["for which there is another price, as new or newer"] += known is not None
             if known is None or offer.priced_at_s > known.priced_at_s:
                 newest[_key(offer)] = offer
+    newest |= _priced(unpriced, newest, rejections)
     return tuple(newest[key] for key in sorted(newest))
 
 
-def _key(offer: Offer) -> tuple[Pool, float, float]:
+def _priced(
+    unpriced: Mapping[_Key, Offer], newest: Mapping[_Key, Offer], rejections: Counter[str]
+) -> Mapping[_Key, Offer]:
+    found = {}
+    for key, offer in unpriced.items():
+        pool, *window = key
+        named = newest.get(key) or newest.get((replace(pool, zone=""), *window))
+        if named is None:
+            rejections["without a price"] += 1
+        else:
+            price = {"usd_per_hour": named.usd_per_hour, "priced_at_s": named.priced_at_s, "source": named.source}
+            found[key] = replace(offer, **price)
+    return found
+
+
+def _key(offer: Offer) -> _Key:
     starts_at_s = -math.inf if offer.starts_at_s is None else offer.starts_at_s
     return offer.pool, starts_at_s, math.inf if offer.ends_at_s is None else offer.ends_at_s

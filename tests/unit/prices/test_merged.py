@@ -104,6 +104,20 @@ def test_live_prices_stand_above_the_built_in_list() -> None:
     assert found == live
 
 
+def test_capacity_without_a_price_takes_that_of_its_pool_else_of_its_region_and_stays_as_it_is() -> None:
+    free = [priced(float("nan"), age_s=1, zone=zone, num_nodes=3) for zone in ("a", "b")]
+    other = priced(float("nan"), age_s=1, zone="a", region="west", num_nodes=3)
+    named = [priced(5.0, age_s=900, zone="a"), priced(6.0, age_s=800, zone="")]
+    done = merged(told(*free, other), told(*named))
+    assert [(each.pool.zone, each.usd_per_hour, each.num_nodes) for each in done.offers] == [
+        ("", 6.0, None),
+        ("a", 5.0, 3),
+        ("b", 6.0, 3),
+    ]
+    assert [each.priced_at_s for each in done.offers] == [NOW_S - 800, NOW_S - 900, NOW_S - 800]
+    assert done.rejections == {"without a price": 1}
+
+
 def test_needs_a_source_and_an_age_that_means_something() -> None:
     with pytest.raises(SpecError, match="at least one source"):
         MergedPrices()
