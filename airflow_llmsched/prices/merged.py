@@ -103,8 +103,9 @@ def _priced(
         if named is None:
             rejections["without a price"] += 1
         else:
-            price = {"usd_per_hour": named.usd_per_hour, "priced_at_s": named.priced_at_s, "source": named.source}
-            found[key] = replace(offer, **price)
+            found[key] = replace(
+                offer, usd_per_hour=named.usd_per_hour, priced_at_s=named.priced_at_s, source=named.source
+            )
     return found
 
 
