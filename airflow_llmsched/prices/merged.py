@@ -98,8 +98,8 @@ def _priced(
 ) -> Mapping[_Key, Offer]:
     found = {}
     for key, offer in unpriced.items():
-        pool, *window = key
-        named = newest.get(key) or newest.get((replace(pool, zone=""), *window))
+        pool, starts_at_s, ends_at_s = key
+        named = newest.get(key) or newest.get((replace(pool, zone=""), starts_at_s, ends_at_s))
         if named is None:
             rejections["without a price"] += 1
         else:
