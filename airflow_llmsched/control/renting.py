@@ -7,7 +7,6 @@ long, even if nobody ever reads its book again.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnding, RentalIntent
+from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud, plain_options
 from airflow_llmsched.domain.capacity import Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
@@ -22,7 +22,6 @@ from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
     CouldNotLookError,
-    LeaseGoneError,
     LeftoverError,
     QuotaError,
     SpecError,
@@ -31,9 +30,6 @@ from airflow_llmsched.ports import Clock, Cloud
 
 MIN_LEFT_S = 60.0
 """An intent that ends sooner than this is not gone on with: its machines would expire before anyone renewed them."""
-
-OpenCloud = Callable[[str, Mapping[str, Any]], Cloud]
-"""Takes an adapter's name and options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +62,8 @@ class Renter:
 
     def __init__(self, book: LeaseBook, *, open_cloud: OpenCloud, clock: Clock) -> None:
         self._book = book
-        self._open_cloud = open_cloud
+        self._clouds = OpenClouds(open_cloud)
         self._clock = clock
-        self._clouds: dict[tuple[str, str], Cloud] = {}
 
     def rent(self, wanted: Wanted) -> Lease:
         """Return what is rented for the purpose, or rent it: the quotes in their order, all nodes of one or none.
@@ -109,46 +104,9 @@ class Renter:
         """
         for rental in self._book.open():
             if rental.intent.purpose == purpose:
-                found = self._cloud(rental).leases([rental.intent.lease_id])
+                found = self._clouds.of(rental).leases([rental.intent.lease_id])
                 return found.get(rental.intent.lease_id)
         return None
-
-    def look_at_all(self) -> Mapping[LeaseKey, Lease]:
-        """Return all open leases that their clouds list, by one call of each cloud. Raises as ``look``."""
-        found: dict[LeaseKey, Lease] = {}
-        for cloud, rentals in self._by_cloud(self._book.open()):
-            seen = cloud.leases([each.intent.lease_id for each in rentals])
-            found.update({lease.key: lease for lease in seen.values()})
-        return found
-
-    def renew(self, *, hold_s: float) -> tuple[LeaseKey, ...]:
-        """Have all open leases last ``hold_s`` seconds from now at least. Returns the keys of those that are gone.
-
-        Raises ``CouldNotLookError`` for the first that could not be renewed, after all others were.
-        """
-        until_s = self._clock.now_s() + hold_s
-        gone: list[LeaseKey] = []
-        failure: CouldNotLookError | None = None
-        for cloud, rentals in self._by_cloud(self._book.open()):
-            try:
-                seen = cloud.leases([each.intent.lease_id for each in rentals])
-            except CouldNotLookError as error:
-                failure = failure or error
-                continue
-            for rental in rentals:
-                lease = seen.get(rental.intent.lease_id)
-                try:
-                    if lease is None or lease.state is LeaseState.ENDED:
-                        gone.append(rental.intent.key)
-                    else:
-                        cloud.renew(lease, until_s=until_s)
-                except LeaseGoneError:
-                    gone.append(rental.intent.key)
-                except CouldNotLookError as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-        return tuple(gone)
 
     def give_back(self, key: LeaseKey, *, reason: str) -> None:
         """End one rental. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``, ``StoreError``."""
@@ -201,7 +159,7 @@ class Renter:
 
     def _usable(self, rental: Rental) -> tuple[Lease | None, str]:
         """Return the lease of an earlier intent if it is, or can now be, of use; else None and why."""
-        intent, cloud = rental.intent, self._cloud(rental)
+        intent, cloud = rental.intent, self._clouds.of(rental)
         lease = cloud.leases([intent.lease_id]).get(intent.lease_id)
         if lease is None and intent.until_s - self._clock.now_s() < MIN_LEFT_S:
             return None, "not known to have been rented in time"
@@ -216,7 +174,7 @@ class Renter:
     def _rent(self, wanted: Wanted, quote: Quote) -> Lease:
         choice = wanted.clouds[quote.offer.pool.cloud]
         now_s = self._clock.now_s()
-        cloud = self._opened(choice.name, _plain(choice.options))
+        cloud = self._clouds.named(choice.name, plain_options(choice.options))
 
         def make(key: LeaseKey) -> RentalIntent:
             return RentalIntent(
@@ -224,7 +182,7 @@ class Renter:
                 lease_id=cloud.lease_id(quote.offer.pool, key),
                 purpose=wanted.purpose,
                 cloud=choice.name,
-                cloud_options=_plain(choice.options),
+                cloud_options=plain_options(choice.options),
                 offer=quote.offer,
                 num_nodes=quote.num_nodes,
                 until_s=now_s + wanted.hold_s,
@@ -245,16 +203,16 @@ class Renter:
 
     def _acquire(self, rental: Rental) -> Lease:
         intent = rental.intent
-        return self._cloud(rental).acquire(
+        return self._clouds.of(rental).acquire(
             intent.offer, key=intent.key, origin=intent.origin, num_nodes=intent.num_nodes, until_s=intent.until_s
         )
 
     def _give_back(self, rental: Rental, reason: str) -> None:
-        self._cloud(rental).release(rental.intent.lease_id)
+        self._clouds.of(rental).release(rental.intent.lease_id)
         self._book.end(rental.intent.key, RentalEnding.RELEASED, reason=reason, at_s=self._clock.now_s())
 
     def _release_known(self, rental: Rental, reason: str) -> list[str]:
-        intent, cloud = rental.intent, self._cloud(rental)
+        intent, cloud = rental.intent, self._clouds.of(rental)
         is_listed = intent.lease_id in cloud.leases([intent.lease_id])
         if not is_listed:  # yet, perhaps
             self._clock.sleep(max(0.0, intent.at_s + cloud.consistency_s - self._clock.now_s()))
@@ -279,26 +237,7 @@ class Renter:
 
     def _known_clouds(self) -> list[Cloud]:
         """Return every cloud that the run has ever been about to rent from."""
-        names = {(each.intent.cloud, each.intent.cloud_options): None for each in self._book.rentals()}
-        return [self._opened(name, options) for name, options in names]
-
-    def _by_cloud(self, rentals: Sequence[Rental]) -> list[tuple[Cloud, list[Rental]]]:
-        groups: dict[tuple[str, str], list[Rental]] = {}
-        for rental in rentals:
-            groups.setdefault((rental.intent.cloud, rental.intent.cloud_options), []).append(rental)
-        return [(self._opened(*name), group) for name, group in groups.items()]
-
-    def _cloud(self, rental: Rental) -> Cloud:
-        return self._opened(rental.intent.cloud, rental.intent.cloud_options)
-
-    def _opened(self, name: str, options: str) -> Cloud:
-        if (name, options) not in self._clouds:
-            self._clouds[name, options] = self._open_cloud(name, json.loads(options))
-        return self._clouds[name, options]
-
-
-def _plain(options: Mapping[str, Any]) -> str:
-    return json.dumps(dict(options), sort_keys=True)
+        return [self._clouds.named(*name) for name in by_cloud(self._book.rentals())]
 
 
 def _none_to_be_had(refusals: Sequence[CapacityError | QuotaError]) -> CapacityError | QuotaError:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
-from airflow_llmsched.control.lease_book import LeaseBook
+from airflow_llmsched.control.lease_book import LeaseBook, RentalIntent
+from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.control.lease_reaping import SKEW_S, LeaseReaper
 from airflow_llmsched.control.reaper import Reap
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
 from airflow_llmsched.domain.capacity import Offer, Quote
-from airflow_llmsched.domain.identity import RunKey
-from airflow_llmsched.domain.lease import Lease, LeaseState
+from airflow_llmsched.domain.identity import LeaseKey, RunKey
+from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.errors import LlmschedError
 from airflow_llmsched.ports import Cloud, ObjectStore
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, CloudHarness, origin
 from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.memory_store import MemoryStore
+from tests.support.sim_cloud import sim_pool
 
 
 class HarnessClock:
@@ -46,6 +49,21 @@ def quote_of(offer: Offer, *, num_nodes: int = 2, now_s: float = 0.0) -> Quote:
     )
 
 
+def intent_of(key: LeaseKey, *, at_s: float = 100.0) -> RentalIntent:
+    return RentalIntent(
+        key=key,
+        lease_id=LeaseId(f"z/{key.name}"),
+        purpose="train",
+        cloud="sim",
+        cloud_options="{}",
+        offer=sim_pool().offer,
+        num_nodes=2,
+        until_s=at_s + 3600.0,
+        at_s=at_s,
+        origin=origin(),
+    )
+
+
 class LeaseHouse:
     """One run, one cloud, and a reaper."""
 
@@ -57,13 +75,14 @@ class LeaseHouse:
 
     def renter(self) -> Renter:
         """Return what a new process has."""
-        opened: list[Cloud] = []
+        return Renter(self.book(), open_cloud=self.open_cloud, clock=self.clock)
 
-        def open_cloud(*_: object) -> Cloud:
-            opened[:] = opened or [self.harness.reopen()]
-            return opened[0]
+    def open_cloud(self, _name: str, _options: Mapping[str, Any]) -> Cloud:
+        return self.harness.reopen()
 
-        return Renter(self.book(), open_cloud=open_cloud, clock=self.clock)
+    def keep(self, *, hold_s: float = 2 * LEASE_S) -> Kept:
+        """Return what came of keeping the run's leases once."""
+        return LeaseKeeper(open_cloud=self.open_cloud, clock=self.clock).keep([self.book()], hold_s=hold_s)[self.run]
 
     def book(self) -> LeaseBook:
         return LeaseBook(self.store, self.run)
@@ -93,7 +112,7 @@ class LeaseHouse:
         """What the workers of a run do, one after another, each with what it finds."""
         lease = self.renter().rent(self.wanted(generation=generation, num_nodes=num_nodes))
         self.until_there(lease)
-        self.renter().renew(hold_s=2 * LEASE_S)
+        self.keep()
         self.renter().release()
 
     def until_there(self, lease: Lease) -> None:

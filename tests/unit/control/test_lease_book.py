@@ -10,26 +10,10 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnd, RentalEnding, RentalIntent
 from airflow_llmsched.domain.identity import LeaseKey
-from airflow_llmsched.domain.lease import LeaseId
 from airflow_llmsched.errors import AbandonedError, StoreError
-from airflow_llmsched.testing.cloud_contract import OTHER_RUN, RUN, origin
+from airflow_llmsched.testing.cloud_contract import OTHER_RUN, RUN
+from tests.support.lease_house import intent_of
 from tests.support.memory_store import MemoryStore
-from tests.support.sim_cloud import sim_pool
-
-
-def intent_of(key: LeaseKey, *, at_s: float = 100.0) -> RentalIntent:
-    return RentalIntent(
-        key=key,
-        lease_id=LeaseId(f"z/{key.name}"),
-        purpose="train",
-        cloud="sim",
-        cloud_options="{}",
-        offer=sim_pool().offer,
-        num_nodes=2,
-        until_s=at_s + 3600.0,
-        at_s=at_s,
-        origin=origin(),
-    )
 
 
 def intend(book: LeaseBook, *, generation: int = 0, since_s: float = 100.0) -> RentalIntent:

@@ -56,7 +56,7 @@ def test_a_reaped_lease_is_gone_and_its_rental_over(house: LeaseHouse, lease: Le
 def test_one_that_was_renewed_since_it_was_condemned_is_spared(house: LeaseHouse, lease: Lease) -> None:
     house.harness.advance(LEASE_S + SKEW_S)
     (finding,) = reaper_of(house).look()
-    house.renter().renew(hold_s=LEASE_S)
+    house.keep()
     reaped = reaper_of(house).reap(finding)
     assert not reaped.is_gone
     assert "spared after all" in reaped.trouble

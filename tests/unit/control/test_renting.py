@@ -78,7 +78,7 @@ def test_a_second_try_takes_up_the_lease_of_the_first(house: LeaseHouse) -> None
 
 def test_a_renewed_lease_is_taken_up_long_after_it_was_to_end_at_first(house: LeaseHouse) -> None:
     first = rent(house)
-    house.renter().renew(hold_s=10 * LEASE_S)
+    house.keep(hold_s=10 * LEASE_S)
     house.harness.advance(5 * LEASE_S)
     assert rent(house).id == first.id
 
@@ -158,20 +158,6 @@ def test_a_release_that_could_not_look_says_so_and_can_be_repeated(house: LeaseH
     house.harness.go_dark(is_dark=False)
     assert len(house.renter().release()) == 1
     assert house.renter().release() == ()
-
-
-def test_renewing_says_which_leases_are_gone_and_keeps_the_others(house: LeaseHouse) -> None:
-    lease = rent(house)
-    assert house.renter().renew(hold_s=2 * LEASE_S) == ()
-    house.harness.cloud.release(lease.id)
-    assert house.renter().renew(hold_s=2 * LEASE_S) == (lease.key,)
-
-
-def test_a_cloud_that_does_not_answer_renews_nothing_and_says_so(house: LeaseHouse) -> None:
-    rent(house)
-    house.harness.go_dark(is_dark=True)
-    with pytest.raises(CouldNotLookError):
-        house.renter().renew(hold_s=2 * LEASE_S)
 
 
 def test_what_was_spent_is_counted_over_all_rentals(house: LeaseHouse) -> None:

@@ -1,0 +1,98 @@
+"""Keeps the leases of many runs at once: moves their expiries on, and sees what clouds say of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_llmsched.control.lease_book import LeaseBook, Rental
+from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud
+from airflow_llmsched.domain.identity import LeaseKey, RunKey
+from airflow_llmsched.domain.lease import Lease, LeaseState
+from airflow_llmsched.errors import LeaseGoneError, LlmschedError, TransientError
+from airflow_llmsched.ports import Clock
+
+RENEW_BELOW_RATIO = 0.5
+"""A lease is renewed once less than this share of a hold is left: seldom, and with time for many a failed call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What came of keeping one run's leases.
+
+    ``leases`` are those that their clouds list; ``gone`` the keys of open rentals of which nothing is left.
+    ``troubles`` says what could not be looked at, renewed or read: those leases live on until they expire.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    gone: tuple[LeaseKey, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def num_open(self) -> int:
+        """Rentals that were looked at."""
+        return len(self.leases) + len(self.gone)
+
+    @property
+    def broken(self) -> tuple[Lease, ...]:
+        """Leases with nodes that are gone."""
+        return tuple(lease for lease in self.leases if lease.state is LeaseState.BROKEN)
+
+    @property
+    def interrupted_at_s(self) -> float | None:
+        """When the first node will be taken, as announced (Unix seconds)."""
+        times_s = [lease.interrupted_at_s for lease in self.leases if lease.interrupted_at_s is not None]
+        return min(times_s, default=None)
+
+
+class LeaseKeeper:
+    """Keeps leases. For one thread; clouds stay open between calls."""
+
+    def __init__(self, *, open_cloud: OpenCloud, clock: Clock) -> None:
+        self._clouds = OpenClouds(open_cloud)
+        self._clock = clock
+
+    def keep(self, books: Sequence[LeaseBook], *, hold_s: float) -> Mapping[RunKey, Kept]:
+        """Look at all open leases, by one call of each cloud, and have them last ``hold_s`` seconds where need be.
+
+        Raises nothing: a cloud, or a book, that cannot be asked keeps no other from being so.
+        """
+        leases: dict[RunKey, list[Lease]] = {book.run: [] for book in books}
+        gone: dict[RunKey, list[LeaseKey]] = {book.run: [] for book in books}
+        troubles: dict[RunKey, list[str]] = {book.run: [] for book in books}
+        for name, rentals in by_cloud(self._open(books, troubles)).items():
+            try:
+                cloud = self._clouds.named(*name)
+                seen = cloud.leases([each.intent.lease_id for each in rentals])
+            except LlmschedError as error:
+                for run in {each.intent.key.run for each in rentals}:
+                    troubles[run].append(str(error))
+                continue
+            for rental in rentals:
+                key, lease = rental.intent.key, seen.get(rental.intent.lease_id)
+                try:
+                    if lease is None and self._clock.now_s() < rental.intent.at_s + cloud.consistency_s:
+                        continue  # too new to be listed
+                    if lease is None or lease.state is LeaseState.ENDED:
+                        gone[key.run].append(key)
+                    elif lease.expires_at_s - self._clock.now_s() > RENEW_BELOW_RATIO * hold_s:
+                        leases[key.run].append(lease)
+                    else:
+                        leases[key.run].append(cloud.renew(lease, until_s=self._clock.now_s() + hold_s))
+                except LeaseGoneError:
+                    gone[key.run].append(key)
+                except TransientError as error:
+                    troubles[key.run].append(str(error))
+        return {
+            run: Kept(leases=tuple(leases[run]), gone=tuple(gone[run]), troubles=tuple(troubles[run])) for run in leases
+        }
+
+    @staticmethod
+    def _open(books: Sequence[LeaseBook], troubles: Mapping[RunKey, list[str]]) -> list[Rental]:
+        found: list[Rental] = []
+        for book in books:
+            try:
+                found += book.open()
+            except TransientError as error:
+                troubles[book.run].append(str(error))
+        return found

@@ -1,0 +1,109 @@
+"""Leases of many runs are kept by one call of each cloud, and what is wrong with one is no other's trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
+from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.lease import Lease, LeaseId, NodeNotice, NoticeKind
+from airflow_llmsched.testing.cloud_contract import LEASE_S, OTHER_RUN, RUN
+from tests.support.lease_house import LeaseHouse
+from tests.support.sim_cloud import SimCloudHarness
+
+
+@pytest.fixture
+def house() -> LeaseHouse:
+    return LeaseHouse(SimCloudHarness())
+
+
+@pytest.fixture
+def other(house: LeaseHouse) -> LeaseHouse:
+    return LeaseHouse(house.harness, run=OTHER_RUN, store=house.store)
+
+
+def rent(house: LeaseHouse) -> Lease:
+    return house.renter().rent(house.wanted())
+
+
+def keep_both(one: LeaseHouse, two: LeaseHouse) -> Mapping[RunKey, Kept]:
+    keeper = LeaseKeeper(open_cloud=one.open_cloud, clock=one.clock)
+    return keeper.keep([one.book(), two.book()], hold_s=LEASE_S)
+
+
+def test_a_lease_is_renewed_once_half_of_its_hold_is_over(house: LeaseHouse) -> None:
+    lease = rent(house)
+    house.harness.advance(LEASE_S / 2 - 10)
+    (kept,) = house.keep(hold_s=LEASE_S).leases
+    assert kept.expires_at_s == lease.expires_at_s
+    house.harness.advance(20)
+    (kept,) = house.keep(hold_s=LEASE_S).leases
+    assert kept.expires_at_s == house.harness.now_s() + LEASE_S
+
+
+def test_all_runs_are_seen_by_one_call(house: LeaseHouse, other: LeaseHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = rent(house), rent(other)
+    asked: list[Sequence[LeaseId]] = []
+    cloud = house.harness.cloud
+    leases = cloud.leases
+
+    def counted(ids: Sequence[LeaseId]) -> Mapping[LeaseId, Lease]:
+        asked.append(ids)
+        return leases(ids)
+
+    monkeypatch.setattr(cloud, "leases", counted)
+    kept = keep_both(house, other)
+    assert {run: [lease.id for lease in each.leases] for run, each in kept.items()} == {
+        RUN: [mine.id],
+        OTHER_RUN: [theirs.id],
+    }
+    assert len(asked) == 1
+
+
+def test_what_is_gone_is_named_and_the_others_are_kept(house: LeaseHouse, other: LeaseHouse) -> None:
+    mine, theirs = rent(house), rent(other)
+    house.harness.cloud.release(mine.id)
+    kept = keep_both(house, other)
+    assert kept[RUN].gone == (mine.key,)
+    assert [lease.id for lease in kept[OTHER_RUN].leases] == [theirs.id]
+    assert kept[OTHER_RUN].gone == ()
+
+
+def test_what_is_too_new_to_be_listed_is_not_called_gone(house: LeaseHouse) -> None:
+    house.harness.hide_new()
+    lease = rent(house)
+    assert house.keep().gone == ()
+    house.harness.advance(house.harness.cloud.consistency_s)
+    assert [each.id for each in house.keep().leases] == [lease.id]
+
+
+def test_announced_interruptions_and_broken_leases_are_told(house: LeaseHouse) -> None:
+    lease = rent(house)
+    taken_at_s = house.harness.now_s() + 120.0
+    house.harness.notify(lease.nodes[0].id, NodeNotice(kind=NoticeKind.INTERRUPTION, effective_at_s=taken_at_s))
+    kept = house.keep()
+    assert (kept.interrupted_at_s, kept.broken) == (taken_at_s, ())
+    house.harness.preempt(lease.nodes[0].id)
+    (broken,) = house.keep().broken
+    assert [node.id for node in broken.gone] == [lease.nodes[0].id]
+
+
+def test_a_cloud_that_does_not_answer_is_a_trouble_and_nothing_is_called_gone(house: LeaseHouse) -> None:
+    rent(house)
+    house.harness.go_dark(is_dark=True)
+    kept = house.keep()
+    assert (kept.leases, kept.gone) == ((), ())
+    assert "does not answer" in kept.troubles[0]
+
+
+def test_a_damaged_book_is_a_trouble_of_its_run_alone(house: LeaseHouse, other: LeaseHouse) -> None:
+    rent(house)
+    theirs = rent(other)
+    for key in house.store.objects:  # type: ignore[attr-defined]
+        if RUN in key:
+            house.store.put(key, b"{")
+    kept = keep_both(house, other)
+    assert "is damaged" in kept[RUN].troubles[0]
+    assert [lease.id for lease in kept[OTHER_RUN].leases] == [theirs.id]
