@@ -95,8 +95,14 @@ def compared(zones: Sequence[SpotTrace], model: HazardModel, starts_N: IntArray,
     return Costs(hours, {name: int((~each.in_time_N).sum()) for name, each in done.items()}, len(starts_N))
 
 
-def others(traces: Sequence[SpotTrace], left_out: Sequence[SpotTrace]) -> HazardModel:
-    return forecast.fit([AvailabilityTrace(each.tick_s, each.up) for each in traces if each not in left_out])
+def others(traces: Sequence[SpotTrace], left_out: Sequence[SpotTrace], *, timed_set: str | None = None) -> HazardModel:
+    return forecast.fit(
+        [
+            AvailabilityTrace(each.tick_s, each.up, 0.0 if each.folder == timed_set else None)
+            for each in traces
+            if each not in left_out
+        ]
+    )
 
 
 def measured_policy(traces: Sequence[SpotTrace], *, num_starts: int, num_optima: int, seed: int) -> list[Row]:
@@ -149,26 +155,35 @@ def cost_row(name: str, costs: Sequence[Costs]) -> Row:
     return Row(name=name, value=ours, below=means["uniform progress"], reference=means)
 
 
-def measured_forecast(traces: Sequence[SpotTrace]) -> list[Row]:
-    """Score "capacity that is up is lost within the hour" in every tick of every trace, fitted on the others."""
+def measured_forecast(traces: Sequence[SpotTrace], *, by_hour: bool = False) -> list[Row]:
+    """Score "capacity that is up is lost within the hour" in every tick of every trace, fitted on the others.
+
+    The traces do not tell when they were taken, but those of one set began together: ``by_hour`` has each trace's hours
+    of the day foretold by the other zones of its set, counted from the set's first tick.
+    """
     ours, constant, last, truth = [], [], [], []
     for trace in traces:
-        model = others(traces, [trace])
+        model = others(traces, [trace], timed_set=trace.folder if by_hour else None)
         rest = [each for each in traces if each is not trace]
         lost_per_s = sum(each.num_losses for each in rest) / sum(each.up.sum() * each.tick_s for each in rest)
         window = round(FORECAST_S / trace.tick_s)
         down_T = np.concatenate([[0], np.cumsum(~trace.up)])
         belief = forecast.first_belief(model, trace.up[:1])
         for tick in range(1, len(trace.up) - window):
-            belief = forecast.observe(model, belief, trace.up[tick : tick + 1], after_s=trace.tick_s)
+            at_s_N = np.array([tick * trace.tick_s])
+            belief = forecast.observe(model, belief, trace.up[tick : tick + 1], after_s=trace.tick_s, at_s_N=at_s_N)
             if not trace.up[tick] or tick < window:
                 continue
-            ours.append(float(forecast.change_probability(model, belief, within_s=window * trace.tick_s)[0]))
+            ours.append(
+                float(forecast.change_probability(model, belief, within_s=window * trace.tick_s, at_s_N=at_s_N)[0])
+            )
             constant.append(-np.expm1(-lost_per_s * window * trace.tick_s))
             last.append(float(down_T[tick + 1] > down_T[tick + 1 - window]))
             truth.append(float(down_T[tick + 1 + window] > down_T[tick + 1]))
     scores = {"constant rate": np.array(constant), "last value": np.array(last)}
     happened = np.array(truth)
+    if by_hour:
+        return [scored("the same with hours of the day", np.array(ours), scores, happened, brier)]
     return [
         scored("Brier score of a loss within the hour", np.array(ours), scores, happened, brier),
         scored(
@@ -231,7 +246,7 @@ def main() -> int:
     rows = measured_policy(
         traces, num_starts=arguments.starts, num_optima=min(arguments.optima, arguments.starts), seed=arguments.seed
     )
-    rows += [*measured_forecast(traces), measured_ranking(arguments.seed)]
+    rows += [*measured_forecast(traces), *measured_forecast(traces, by_hour=True), measured_ranking(arguments.seed)]
     result = {
         "seed": arguments.seed,
         "starts": arguments.starts,

@@ -21,19 +21,31 @@ def model_of(*, loss_per_hour: float, return_per_hour: float) -> HazardModel:
     )
 
 
-def drawn(model: HazardModel, *, hours: float, seed: int, of_class: int = 0, tick_s: float = TICK_S) -> BoolArray:
-    """Draw a pool of one class, from its first moment up."""
+def drawn(
+    model: HazardModel,
+    *,
+    hours: float,
+    seed: int,
+    of_class: int = 0,
+    tick_s: float = TICK_S,
+    start_s: float | None = None,
+) -> BoolArray:
+    """Draw a pool of one class, from its first moment up; by the hour of the day if it has a start."""
     rng = np.random.default_rng(seed)
     up, age_s, ticks = True, 0.0, []
-    for chance in rng.random(int(hours * HOUR_S / tick_s)):
+    num_ticks = int(hours * HOUR_S / tick_s)
+    at_s_T = (start_s or 0.0) + (np.arange(num_ticks) + 0.5) * tick_s
+    loss_T, return_T = model.loss_hours.factor_N(at_s_T), model.return_hours.factor_N(at_s_T)
+    for tick, chance in enumerate(rng.random(num_ticks)):
         ticks.append(up)
         table = model.loss_per_s_KF if up else model.return_per_s_KF
-        hazard = table[of_class, int(phase_of(np.array([age_s]))[0])]
+        factor = 1.0 if start_s is None else (loss_T if up else return_T)[tick]
+        hazard = factor * table[of_class, int(phase_of(np.array([age_s]))[0])]
         ends = chance < -np.expm1(-hazard * tick_s)
         up, age_s = (not up, 0.0) if ends else (up, age_s + tick_s)
     return np.array(ticks)
 
 
-def trace_of(model: HazardModel, *, hours: float, seed: int) -> AvailabilityTrace:
+def trace_of(model: HazardModel, *, hours: float, seed: int, start_s: float | None = None) -> AvailabilityTrace:
     """Draw a trace."""
-    return AvailabilityTrace(TICK_S, drawn(model, hours=hours, seed=seed))
+    return AvailabilityTrace(TICK_S, drawn(model, hours=hours, seed=seed, start_s=start_s), start_s)

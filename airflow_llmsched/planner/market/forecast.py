@@ -3,7 +3,8 @@
 Proportional hazards (Cox 1972) with a piecewise-constant baseline: all pools share how the hazard falls with age (what
 has lasted five hours is worth more than what has just come), and each has two factors of its own, one for losing
 capacity and one for getting it back. A new pool starts from what other pools were like, and what it shows moves it
-away from there as fast as it shows it (Bayes' rule over ``K`` classes; a pool drifts between them).
+away from there as fast as it shows it (Bayes' rule over ``K`` classes; a pool drifts between them). Where traces say
+when they were taken, both hazards also change with the hour of the day, as far as days agree on it (see ``hours``).
 
 A gang needs all its nodes, so a pool is up when it can serve the whole gang: the trace says so, or
 :func:`joint_availability` says under which assumption. Pure.
@@ -13,14 +14,16 @@ Axes: K = class of pools, F = age phase, N = run that is decided for (all at onc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
-from airflow_llmsched.units import HOUR_S, MINUTE_S
+from airflow_llmsched.planner.market.hours import NUM_FOLDS, NUM_HOURS, HourEffect, fit_effect, fold_of, hour_of
+from airflow_llmsched.units import DAY_S, HOUR_S, MINUTE_S
 
 PHASE_START_S = (0.0, 12 * MINUTE_S, 30 * MINUTE_S, HOUR_S, 2 * HOUR_S, 5 * HOUR_S)
 """Where the hazard's baseline steps. Most spells of spot capacity end within their first hour."""
@@ -41,19 +44,28 @@ _SHRINKAGE_EVENTS = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AvailabilityTrace:
-    """Whether a pool could serve the gang, once every ``tick_s`` seconds."""
+    """Whether a pool could serve the gang, once every ``tick_s`` seconds, first at ``start_s``.
+
+    ``start_s`` is in Unix seconds; None: not known, and the trace then says nothing about hours of the day.
+    """
 
     tick_s: float
     up: BoolArray
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HazardModel:
-    """Rates per second at which capacity goes (``loss``) and comes back (``return``), by class and age phase."""
+    """Rates per second at which capacity goes (``loss``) and comes back (``return``), by class and age phase.
+
+    They are the day's mean; ``loss_hours`` and ``return_hours`` say how each hour differs.
+    """
 
     loss_per_s_KF: FloatArray
     return_per_s_KF: FloatArray
     prior_K: FloatArray
+    loss_hours: HourEffect = field(default_factory=HourEffect)
+    return_hours: HourEffect = field(default_factory=HourEffect)
 
     @property
     def num_classes(self) -> int:
@@ -101,6 +113,8 @@ def fit(traces: Sequence[AvailabilityTrace], *, num_factors: int = NUM_FACTORS) 
         loss_per_s_KF=loss_K[:, None] * shape_UF[1],
         return_per_s_KF=return_K[:, None] * shape_UF[0],
         prior_K=(count / count.sum()).ravel(),
+        loss_hours=_hour_effect(traces, shape_UF, state=1),
+        return_hours=_hour_effect(traces, shape_UF, state=0),
     )
 
 
@@ -116,10 +130,13 @@ def first_belief(model: HazardModel, up_N: BoolArray) -> PoolBelief:
     )
 
 
-def observe(model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s: float) -> PoolBelief:
-    """Return the belief after the pools were seen again ``after_s`` seconds later."""
+def observe(
+    model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s: float, at_s_N: FloatArray | None = None
+) -> PoolBelief:
+    """Return the belief after the pools were seen again ``after_s`` seconds later, at ``at_s_N`` (Unix seconds)."""
     changed_N = up_N != belief.up_N
-    passed_NK = hazard_NK(model, belief) * after_s
+    between_s_N = None if at_s_N is None else at_s_N - after_s / 2
+    passed_NK = hazard_NK(model, belief, at_s_N=between_s_N) * after_s
     log_NK = np.where(
         changed_N[:, None], np.log(-np.expm1(-passed_NK)), -passed_NK
     )  # after a long silence all are tiny
@@ -133,24 +150,31 @@ def observe(model: HazardModel, belief: PoolBelief, up_N: BoolArray, *, after_s:
     )
 
 
-def hazard_NK(model: HazardModel, belief: PoolBelief) -> FloatArray:
-    """Return the rate per second at which the present spell ends, for each class."""
+def hazard_NK(model: HazardModel, belief: PoolBelief, *, at_s_N: FloatArray | None = None) -> FloatArray:
+    """Return the rate per second at which the present spell ends, for each class; the day's mean without a time."""
     phase_N = belief.phase_N()
     loss_NK, return_NK = model.loss_per_s_KF[:, phase_N].T, model.return_per_s_KF[:, phase_N].T
-    return np.where(belief.up_N[:, None], loss_NK, return_NK)
+    return np.where(belief.up_N[:, None], loss_NK, return_NK) * _hour_factor_N(model, belief, at_s_N)[:, None]
 
 
-def change_probability(model: HazardModel, belief: PoolBelief, *, within_s: float) -> FloatArray:
+def change_probability(
+    model: HazardModel, belief: PoolBelief, *, within_s: float, at_s_N: FloatArray | None = None
+) -> FloatArray:
     """Return the probability that the present spell ends within ``within_s`` seconds, as the pool ages meanwhile (N,).
 
-    For a pool that is up this is the probability of an interruption.
+    For a pool that is up this is the probability of an interruption. ``at_s_N`` is now, in Unix seconds.
     """
     table_KF = np.where(belief.up_N[:, None, None], model.loss_per_s_KF, model.return_per_s_KF)
     ends_s = np.append(PHASE_START_S[1:], np.inf)
     starts_s = np.asarray(PHASE_START_S)
-    age_s_N = belief.age_s_N[:, None]
-    overlap_s_NF = np.clip(np.minimum(ends_s, age_s_N + within_s) - np.maximum(starts_s, age_s_N), 0.0, None)
-    cumulative_NK = np.einsum("nkf,nf->nk", table_KF, overlap_s_NF)
+    num_slices = 1 if at_s_N is None else max(1, math.ceil(within_s / HOUR_S))
+    slice_s, cumulative_NK = within_s / num_slices, np.zeros_like(belief.weight_NK)
+    for number in range(num_slices):
+        age_s_N1 = (belief.age_s_N + number * slice_s)[:, None]
+        overlap_s_NF = np.clip(np.minimum(ends_s, age_s_N1 + slice_s) - np.maximum(starts_s, age_s_N1), 0.0, None)
+        middle_s_N = None if at_s_N is None else at_s_N + (number + 0.5) * slice_s
+        factor_N1 = _hour_factor_N(model, belief, middle_s_N)[:, None]
+        cumulative_NK += factor_N1 * np.einsum("nkf,nf->nk", table_KF, overlap_s_NF)
     return np.asarray((belief.weight_NK * -np.expm1(-cumulative_NK)).sum(axis=1))
 
 
@@ -192,11 +216,46 @@ def _sum_exposures(traces: Sequence[AvailabilityTrace]) -> tuple[FloatArray, Flo
     return np.sum([events for events, _ in parts], axis=0), np.sum([exposure for _, exposure in parts], axis=0)
 
 
+def _hour_factor_N(model: HazardModel, belief: PoolBelief, at_s_N: FloatArray | None) -> FloatArray:
+    if at_s_N is None:
+        return np.ones(len(belief.up_N))
+    return np.where(belief.up_N, model.loss_hours.factor_N(at_s_N), model.return_hours.factor_N(at_s_N))
+
+
+def _hour_effect(traces: Sequence[AvailabilityTrace], shape_UF: FloatArray, *, state: int) -> HourEffect:
+    """Return how the end of spells in ``state`` depends on the hour, over all traces that say when they were taken.
+
+    Each day of each trace has a level of its own, so that restless days in some hours more than in others do not count.
+    """
+    observed_DH, expected_DH = np.zeros((2, NUM_FOLDS, NUM_HOURS))
+    for trace in traces:
+        if trace.start_s is None or len(trace.up) < 2:
+            continue
+        at_s_T = np.asarray(trace.start_s + (np.arange(len(trace.up) - 1) + 0.5) * trace.tick_s, dtype=np.float64)
+        phase_T, is_T = phase_of(_age_s_T(trace))[:-1], trace.up[:-1] == bool(state)
+        ended_T = (is_T & (trace.up[1:] != trace.up[:-1])).astype(np.float64)
+        expected_T = is_T * shape_UF[state, phase_T] * trace.tick_s
+        day_T = np.unique(at_s_T // DAY_S, return_inverse=True)[1]
+        level_D = (np.bincount(day_T, ended_T) + _SHRINKAGE_EVENTS) / (
+            np.bincount(day_T, expected_T) + _SHRINKAGE_EVENTS
+        )
+        cell_T = fold_of(at_s_T), hour_of(at_s_T)
+        np.add.at(observed_DH, cell_T, ended_T)
+        np.add.at(expected_DH, cell_T, expected_T * level_D[day_T])
+    return fit_effect(observed_DH, expected_DH)
+
+
+def _age_s_T(trace: AvailabilityTrace) -> FloatArray:
+    """Return how long each sample's spell has lasted by the middle of its tick."""
+    changes = np.flatnonzero(trace.up[1:] != trace.up[:-1]) + 1
+    starts = np.repeat([0, *changes], np.diff([0, *changes, len(trace.up)]))
+    return np.asarray((np.arange(len(trace.up)) - starts + 0.5) * trace.tick_s)
+
+
 def _exposure(trace: AvailabilityTrace) -> tuple[FloatArray, FloatArray]:
     """Return spells that ended and seconds at risk, by state (0 down, 1 up) and age phase. The last one is censored."""
     changes = np.flatnonzero(trace.up[1:] != trace.up[:-1]) + 1
-    starts = np.repeat([0, *changes], np.diff([0, *changes, len(trace.up)]))
-    phase_T = phase_of((np.arange(len(trace.up)) - starts + 0.5) * trace.tick_s)
+    phase_T = phase_of(_age_s_T(trace))
     state_T = trace.up.astype(np.int64)
     events, exposure_s = np.zeros((2, len(PHASE_START_S))), np.zeros((2, len(PHASE_START_S)))
     np.add.at(exposure_s, (state_T, phase_T), trace.tick_s)

@@ -29,7 +29,7 @@ class RentalView:
 
     ``left_s`` is the time until the deadline, ``work_s_N`` the computing still to do, ``overhead_s_N`` what is left of
     the changeover to what is held. A run whose spot capacity has gone holds nothing. ``pool_N`` is the pool of the spot
-    capacity that is held, or was last.
+    capacity that is held, or was last. ``at_s_N`` is now in Unix seconds; None: not known.
     """
 
     left_s: float
@@ -39,6 +39,7 @@ class RentalView:
     holding_N: IntArray
     pool_N: IntArray
     up_ZN: BoolArray
+    at_s_N: FloatArray | None = None
 
     @property
     def any_up_N(self) -> BoolArray:

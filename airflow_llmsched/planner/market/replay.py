@@ -22,10 +22,19 @@ class Replay:
     num_changeovers_N: IntArray
 
 
-def replay(up_ZT: BoolArray, *, tick_s: float, starts_N: IntArray, terms: SpotTerms, policy: RentalPolicy) -> Replay:
+def replay(
+    up_ZT: BoolArray,
+    *,
+    tick_s: float,
+    starts_N: IntArray,
+    terms: SpotTerms,
+    policy: RentalPolicy,
+    trace_start_s: float | None = None,
+) -> Replay:
     """Run one job from each tick of ``starts_N`` until its deadline. The trace must go on that long after each.
 
-    A changeover is paid and does no work; one that is interrupted has to be done again, in full.
+    A changeover is paid and does no work; one that is interrupted has to be done again, in full. ``trace_start_s`` is
+    when the trace's first tick was (Unix seconds), where that is known.
     """
     num_runs = len(starts_N)
     policy.begin(terms, num_runs=num_runs, num_pools=len(up_ZT))
@@ -46,6 +55,7 @@ def replay(up_ZT: BoolArray, *, tick_s: float, starts_N: IntArray, terms: SpotTe
             holding_N=holding_N,
             pool_N=pool_N,
             up_ZN=up_ZN,
+            at_s_N=None if trace_start_s is None else np.asarray(trace_start_s + (starts_N + tick) * tick_s),
         )
         choice = policy.choose(view)
         is_refused_N = (choice.holding_N == Holding.SPOT) & ~up_ZN[choice.pool_N, runs_N]

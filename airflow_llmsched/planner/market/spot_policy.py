@@ -2,7 +2,8 @@
 
 Each tick every pool's belief is moved on by what was seen; then each choice is priced by what it costs until the next
 cell of the table and by the table from there on, averaged over what the pool may be like and may do. Whatever the table
-says, on-demand capacity is taken as soon as nothing else is sure to be in time.
+says, on-demand capacity is taken as soon as nothing else is sure to be in time. The hour of the day counts in what is
+believed and in the next cell; the table beyond it is solved for the day's mean.
 
 Several pools are followed as one that is up while any of them is: capacity lost in one is sought in another, at the
 price of a changeover. Of the pools that are up the one that has been so for longest is taken. Pure but for what it
@@ -65,7 +66,7 @@ class SpotPolicy:
         if before is None:
             self._belief = first_belief(self._model, view.any_up_N)
         else:
-            self._belief = observe(self._model, before, view.any_up_N, after_s=since_s)
+            self._belief = observe(self._model, before, view.any_up_N, after_s=since_s, at_s_N=view.at_s_N)
         return self._belief
 
     def _best_pool_N(self, view: RentalView) -> IntArray:
@@ -91,7 +92,7 @@ class _Costs:
         self._phase_N = belief.phase_N()
         self._older_N = np.minimum(self._phase_N + 1, len(PHASE_START_S) - 1)
         self._ages_N1 = advance_F(values.cell_s)[self._phase_N][:, None]
-        self._ends_NK = -np.expm1(-hazard_NK(model, belief) * values.cell_s)
+        self._ends_NK = -np.expm1(-hazard_NK(model, belief, at_s_N=view.at_s_N) * values.cell_s)
 
     def of_each(self) -> FloatArray:
         """Return the expected cost of holding nothing, spot and on-demand capacity (3, N)."""

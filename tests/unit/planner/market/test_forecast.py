@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from airflow_llmsched.planner.market.forecast import (
     observe,
     phase_occupancy_s,
 )
+from airflow_llmsched.planner.market.hours import HourEffect
 from airflow_llmsched.units import HOUR_S
 from tests.support.pools import TICK_S, drawn, model_of, trace_of
 
@@ -105,6 +108,44 @@ def test_belief_that_is_not_renewed_drifts_back_to_the_prior() -> None:
     belief.weight_NK[:] = [1.0, 0.0]
     later = observe(model, belief, UP, after_s=1000 * HOUR_S)
     assert later.weight_NK[0] == pytest.approx(model.prior_K, abs=1e-3)
+
+
+NIGHTLY = replace(
+    model_of(loss_per_hour=1.0, return_per_hour=1.0), loss_hours=HourEffect(np.array([1.0, 0.0, 0.0, 0.0]))
+)
+"""Capacity that goes around midnight (UTC), and comes back at any hour."""
+
+
+def test_hour_of_the_day_is_learnt_from_traces_that_tell_their_start() -> None:
+    start_s = 5 * HOUR_S  # not midnight, so that the start has to be used
+    traces = [trace_of(NIGHTLY, hours=24 * 60, seed=seed, start_s=start_s) for seed in range(3)]
+    model = fit(traces, num_factors=1)
+    noon_and_midnight = np.array([12.0, 24.0]) * HOUR_S
+    found = model.loss_hours.factor_N(noon_and_midnight)
+    assert np.log(found) == pytest.approx(np.log(NIGHTLY.loss_hours.factor_N(noon_and_midnight)), abs=0.4)
+    assert np.abs(np.log(model.return_hours.factor_N(noon_and_midnight))).max() < 0.2
+    untold = fit([replace(trace, start_s=None) for trace in traces], num_factors=1)
+    assert not untold.loss_hours.log_J.any()
+
+
+def test_interruption_in_a_restless_hour_is_likelier_and_a_whole_day_is_as_the_mean() -> None:
+    belief = first_belief(NIGHTLY, np.array([True, True]))
+    at_s_N = np.array([12.0, 24.0]) * HOUR_S
+    noon, midnight = change_probability(NIGHTLY, belief, within_s=HOUR_S, at_s_N=at_s_N)
+    mean = change_probability(NIGHTLY, belief, within_s=HOUR_S)[0]
+    assert noon < mean < midnight
+    over_a_day = change_probability(NIGHTLY, belief, within_s=24 * HOUR_S, at_s_N=at_s_N)
+    assert -np.log1p(-over_a_day) == pytest.approx([24.0, 24.0], rel=0.01)
+
+
+def test_loss_at_a_restless_hour_says_less_about_the_pool() -> None:
+    flat = np.ones((2, len(PHASE_START_S))) / HOUR_S
+    model = replace(NIGHTLY, loss_per_s_KF=flat * [[0.1], [1.0]], return_per_s_KF=flat, prior_K=np.array([0.5, 0.5]))
+    up = first_belief(model, np.array([True, True]))
+    at_s_N = np.array([12.0, 24.0]) * HOUR_S
+    stays = observe(model, up, np.array([True, True]), after_s=HOUR_S, at_s_N=at_s_N)
+    restless_at_noon, restless_at_midnight = stays.weight_NK[:, 1]
+    assert restless_at_midnight < restless_at_noon  # it held out when it was hardest
 
 
 def test_gang_is_as_available_as_one_node_only_if_the_pool_moves_as_one() -> None:
