@@ -106,6 +106,9 @@ class CloudHarness(ABC):
         """Announce something about a node. Only for clouds that do."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Stop whatever the harness started."""
+
     def wait(self, predicate: Callable[[], bool], limit_s: float = SETTLE_S) -> None:
         """Let time pass until ``predicate`` holds. Raises ``AssertionError`` after ``limit_s`` of this cloud's time."""
         give_up_at_s = self.now_s() + limit_s

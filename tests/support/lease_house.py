@@ -154,7 +154,10 @@ class Ordeal:
 
 
 def undergo(house: LeaseHouse, ordeal: Ordeal) -> list[str]:
-    """Put a run through it, up to the reaper's one pass after expiry; return the passages it came by."""
+    """Put a run through it, up to the reaper's one pass after expiry; return the passages it came by, in order.
+
+    The passages of the ordeal's numbers, as far as it came to them, are those at which it died.
+    """
     points = CrashPoints(*ordeal.fatal)
     with listening(points):
         for life in range(len(ordeal.fatal) + 1):
