@@ -106,7 +106,7 @@ class CloudHarness(ABC):
         """Announce something about a node. Only for clouds that do."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to stop
         """Stop whatever the harness started."""
 
     def wait(self, predicate: Callable[[], bool], limit_s: float = SETTLE_S) -> None:
