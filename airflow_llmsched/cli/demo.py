@@ -88,6 +88,7 @@ def demo(
 ) -> None:
     """Pretrain a small language model on this machine through a preemption, and report."""
     console = Console()
+    signal.signal(signal.SIGINT, _interrupted)  # a shell starts what runs in the background with it ignored
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGHUP, _interrupted)
     try:

@@ -99,8 +99,9 @@ def test_without_a_checkout_it_says_where_to_run_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, number: signal.Signals):
     mark = f"LLMSCHED_TEST_MARK=demo-{number}-{os.getpid()}"
+    begun_in_background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a script's `make demo &` does
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_llmsched.cli.demo", "--folder", str(tmp_path)],
+        [*begun_in_background, sys.executable, "-m", "airflow_llmsched.cli.demo", "--folder", str(tmp_path)],
         env=os.environ | dict([mark.split("=")]),
         stdout=subprocess.PIPE,
         text=True,
