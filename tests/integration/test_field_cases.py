@@ -24,11 +24,22 @@ SECRET = "hf_TESTsecret123"
 FROM_GANG_ON = ("run_gang", "evaluate_checkpoint", "passed", "release", "report")
 
 
-def plan_trouble(stack: AirflowStack, run_id: str, *, at: tuple[str, str], what: str) -> Path:
-    """Have a worker of the run ``die`` or ``hang`` at an effect point, once. Returns what is there once it has."""
-    plan = stack.home / "llmsched" / "trouble" / f"{run_id}.json"
+def plan_trouble(
+    stack: AirflowStack,
+    run_id: str,
+    *,
+    at: tuple[str, str],
+    what: str,
+    of: str = "run_gang",
+    until: Path | None = None,
+) -> Path:
+    """Have the worker of a run's task ``die``, ``hang`` or ``wait`` until a file is there, at an effect point, once.
+
+    Returns what is there once it has come to that.
+    """
+    plan = stack.home / "llmsched" / "trouble" / f"{run_id}+{of}.json"
     plan.parent.mkdir(parents=True, exist_ok=True)
-    plan.write_text(json.dumps({"at": at, "what": what}))
+    plan.write_text(json.dumps({"at": at, "what": what, "until": str(until)}))
     return plan.with_suffix(".done")
 
 
@@ -101,6 +112,8 @@ def test_a_kill_whose_cancel_hangs_is_over_within_the_grace_and_release_ends_the
     worker = worker_of(stack, run)
     (child,) = worker.children()
     hangs = plan_trouble(stack, "hanging", at=("run.stop", "before"), what="hang")
+    # The teardown must not come first: there would be nothing left to cancel.
+    plan_trouble(stack, "hanging", at=("run.cancel_record", "before"), what="wait", of="release", until=hangs)
     run.client.mark(run.dag_id, run.run_id, task("run_gang"), "failed")
     wait_until(hangs.exists, limit_s=LIMIT_S)
     wait_until(lambda: not child.is_running(), limit_s=30)

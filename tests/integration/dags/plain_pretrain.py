@@ -50,14 +50,19 @@ def note_failure(context) -> None:
 
 
 def befall(point: str, side: effect_points.Side) -> None:
-    """Do to this worker what the test has written down for its DAG run and this effect: let it die or hang, once."""
-    plan = Path(state_root()) / "trouble" / f"{os.environ.get('AIRFLOW_CTX_DAG_RUN_ID')}.json"
+    """Do to this worker what the test has written down for its task and this effect, once: let it die, hang or wait."""
+    task = os.environ.get("AIRFLOW_CTX_TASK_ID", "").rpartition(".")[2]
+    plan = Path(state_root()) / "trouble" / f"{os.environ.get('AIRFLOW_CTX_DAG_RUN_ID')}+{task}.json"
     if not plan.exists():
         return
     wanted = json.loads(plan.read_text())
     if wanted["at"] != [point, side]:
         return
     plan.rename(plan.with_suffix(".done"))
+    if wanted["what"] == "wait":
+        while not Path(wanted["until"]).exists():
+            time.sleep(0.1)
+        return
     if wanted["what"] == "hang":
         time.sleep(600)
     os.kill(os.getpid(), signal.SIGKILL)
