@@ -6,6 +6,7 @@ import numpy as np
 
 from airflow_llmsched.planner.layout_table import BoolArray
 from airflow_llmsched.planner.market.forecast import PHASE_START_S, AvailabilityTrace, HazardModel, phase_of
+from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.units import HOUR_S
 
 TICK_S = 300.0
@@ -49,3 +50,15 @@ def drawn(
 def trace_of(model: HazardModel, *, hours: float, seed: int, start_s: float | None = None) -> AvailabilityTrace:
     """Draw a trace."""
     return AvailabilityTrace(TICK_S, drawn(model, hours=hours, seed=seed, start_s=start_s), start_s)
+
+
+def stock_drawn(model: StockModel, *, num_ticks: int, seed: int, tick_s: float = TICK_S) -> BoolArray:
+    """Draw whether on-demand capacity is in stock, looked at every tick, from anywhere in its comings and goings."""
+    rng = np.random.default_rng(seed)
+    goes = model.out_probability(in_stock=True, after_s=tick_s)
+    stays_out = model.out_probability(in_stock=False, after_s=tick_s)
+    is_out, ticks = rng.random() < model.out_ratio, []
+    for chance in rng.random(num_ticks):
+        ticks.append(not is_out)
+        is_out = chance < (stays_out if is_out else goes)
+    return np.array(ticks)

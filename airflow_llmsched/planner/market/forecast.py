@@ -79,6 +79,14 @@ class HazardModel:
         return np.asarray(up_s / (up_s + down_s))
 
 
+NO_SPOT = HazardModel(
+    loss_per_s_KF=np.full((1, len(PHASE_START_S)), 1.0 / HOUR_S),
+    return_per_s_KF=np.full((1, len(PHASE_START_S)), 1e-15),
+    prior_K=np.ones(1),
+)
+"""What there is none of: capacity that is down and does not come back."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolBelief:
     """What is thought of one pool after what it has shown: probability of each class, and the spell it is in."""

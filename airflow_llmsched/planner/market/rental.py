@@ -16,7 +16,7 @@ from airflow_llmsched.planner.market.values import SpotTerms
 
 
 class Holding(IntEnum):
-    """What a run computes on."""
+    """What a run computes on, besides what its mode keeps all the time (``modes``)."""
 
     NOTHING = 0
     SPOT = 1
@@ -29,7 +29,8 @@ class RentalView:
 
     ``left_s`` is the time until the deadline, ``work_s_N`` the computing still to do, ``overhead_s_N`` what is left of
     the changeover to what is held. A run whose spot capacity has gone holds nothing. ``pool_N`` is the pool of the spot
-    capacity that is held, or was last. ``at_s_N`` is now in Unix seconds; None: not known.
+    capacity that is held, or was last. ``at_s_N`` is now in Unix seconds; None: not known. ``in_stock_N`` is whether
+    on-demand capacity can be had; None: always. ``mode_N`` is the mode that the runs are in; None: there is only one.
     """
 
     left_s: float
@@ -40,6 +41,8 @@ class RentalView:
     pool_N: IntArray
     up_ZN: BoolArray
     at_s_N: FloatArray | None = None
+    in_stock_N: BoolArray | None = None
+    mode_N: IntArray | None = None
 
     @property
     def any_up_N(self) -> BoolArray:
@@ -56,10 +59,14 @@ class RentalView:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RentalChoice:
-    """What to hold until asked again; ``pool_N`` counts where that is spot capacity."""
+    """What to hold until asked again; ``pool_N`` counts where that is spot capacity. No ``mode_N``: all stay in theirs.
+
+    On-demand capacity that is not held and out of stock is refused: what is held then stays.
+    """
 
     holding_N: IntArray
     pool_N: IntArray
+    mode_N: IntArray | None = None
 
 
 class RentalPolicy(Protocol):

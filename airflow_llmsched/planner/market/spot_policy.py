@@ -1,125 +1,202 @@
-"""Ours: weighs spot, on-demand and waiting by what each is expected to cost to the end, and is never late.
+"""Ours: weighs all ways to go on by what each is expected to cost to the end, and keeps its promise.
 
-Each tick every pool's belief is moved on by what was seen; then each choice is priced by what it costs until the next
-cell of the table and by the table from there on, averaged over what the pool may be like and may do. Whatever the table
-says, on-demand capacity is taken as soon as nothing else is sure to be in time. The hour of the day counts in what is
-believed and in the next cell; the table beyond it is solved for the day's mean.
+Each tick every mode's belief about its spot capacity is moved on by what was seen; then each choice (a mode, and what
+to hold in it) is priced by what it costs until the next cell of that mode's table, and by the table from there on,
+averaged over what the pools may be like and may do. The hour of the day counts in what is believed and in the next
+cell; the table is solved for the day's mean.
 
-Several pools are followed as one that is up while any of them is: capacity lost in one is sought in another, at the
-price of a changeover. Of the pools that are up the one that has been so for longest is taken. Pure but for what it
-remembers. Axes: see ``rental`` and ``values``.
+A table knows its own mode only, as if the run stayed there for ever. The choice between modes is made anew at each
+tick, so the run does no worse on average than in the best of them (parallel rollout: Chang, Givan and Chong 2004).
+
+Several pools of one mode are followed as one that is up while any of them is: capacity lost in one is sought in
+another, at the price of a changeover. Of the pools that are up the one that has been so for longest is taken.
+
+Whatever the tables say, a choice that could make the run late is not made (``promise``). Where on-demand capacity may
+be out of stock, it is ordered early enough to be late no more often than ``max_miss_ratio`` (``stock``), and what spot
+capacity there is meanwhile is used. Pure but for what it remembers. Axes: see ``rental``, ``modes`` and ``values``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from airflow_llmsched.planner.layout_table import FloatArray, IntArray
-from airflow_llmsched.planner.market.forecast import (
-    PHASE_START_S,
-    HazardModel,
-    PoolBelief,
-    first_belief,
-    hazard_NK,
-    observe,
-)
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.market.choice_costs import ChoiceCosts
+from airflow_llmsched.planner.market.forecast import NO_SPOT, HazardModel, PoolBelief, first_belief, observe
+from airflow_llmsched.planner.market.modes import ModeSet
+from airflow_llmsched.planner.market.promise import Promise
 from airflow_llmsched.planner.market.rental import Holding, RentalChoice, RentalView
-from airflow_llmsched.planner.market.values import SpotTerms, SpotValues, States, advance_F, solve
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
+from airflow_llmsched.planner.market.values import SpotTerms, SpotValues, solve
 
 _WORTH_A_CHANGE = 1e-6
 """Seconds of on-demand capacity by which another choice must be better."""
 
 
 class SpotPolicy:
-    """A ``RentalPolicy``. ``model`` says what pools are like before anything is known of these."""
+    """A ``RentalPolicy``. ``model`` says what pools are like before anything is known of these, for each mode.
 
-    def __init__(self, model: HazardModel) -> None:
-        self._model = model
-        self._values: SpotValues | None = None
+    Without ``modes`` there is one: the plan itself, served by all pools. ``stock`` says how on-demand capacity comes
+    and goes, ``max_miss_ratio`` how often it may make a run late.
+    """
+
+    def __init__(
+        self,
+        model: HazardModel | Sequence[HazardModel],
+        *,
+        modes: ModeSet | None = None,
+        stock: StockModel = ALWAYS,
+        max_miss_ratio: float = 0.001,
+    ) -> None:
+        num_modes = 1 if modes is None else len(modes.modes)
+        models = [model] * num_modes if isinstance(model, HazardModel) else list(model)
+        if len(models) != num_modes:
+            raise SpecError(path="model", value=len(models), hint=f"must be one, or one for each of {num_modes} modes")
+        self._models, self._given = models, modes
+        if modes is not None:
+            self._models = [each if mode.pools else NO_SPOT for each, mode in zip(models, modes.modes, strict=True)]
+        self._stock, self._max_miss_ratio = stock, max_miss_ratio
+        self._tables: dict[int, SpotValues] = {}
 
     def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:
-        """Solve the table for these terms, unless it is the same as before."""
-        if self._values is None or self._values.terms != terms:
-            self._values = solve(self._model, terms)
-        self._belief: PoolBelief | None = None
+        """Solve the tables for these terms, unless they are the same as before.
+
+        Raises:
+            SpecError: the modes are of another run, or of pools that are not there.
+        """
+        self._modes = ModeSet.only(terms, num_pools=num_pools) if self._given is None else self._given
+        _check(self._modes, terms, num_pools=num_pools)
+        for number, mode in enumerate(self._modes.modes):
+            known = self._tables.get(number)
+            if known is None or known.terms != mode.terms:
+                self._tables[number] = solve(self._models[number], mode.terms)
+        self._beliefs: list[PoolBelief | None] = [None] * len(self._modes.modes)
         self._up_ZN = np.zeros((num_pools, num_runs), dtype=np.bool_)
         self._age_s_ZN = np.zeros((num_pools, num_runs))
         self._tick_s = 0.0
 
     def choose(self, view: RentalView) -> RentalChoice:
         """Return the cheapest choice that is safe; of equals, what is held."""
-        belief = self._see(view)
-        pool_N = self._best_pool_N(view)
-        cost_HN = _Costs(self._model, self._require_values(), belief, view, pool_N).of_each()
-        least_N = cost_HN.argmin(axis=0)
-        held_cost_N = cost_HN[view.holding_N, np.arange(len(pool_N))]
-        keeps_N = held_cost_N <= cost_HN.min(axis=0) + _WORTH_A_CHANGE
-        chosen_N = np.where(keeps_N, view.holding_N, least_N)
-        is_due_N = view.must_be_safe_N(self._require_values().terms.changeover_s)
-        return RentalChoice(holding_N=np.where(is_due_N, Holding.ON_DEMAND, chosen_N), pool_N=pool_N)
+        self._see(view)
+        ways = _Ways(self._modes, view)
+        pool_MN = np.stack([self._best_pool_N(view, mode.pools) for mode in self._modes.modes])
+        cost_MHN = self._costs_MHN(view, ways, pool_MN)
+        cost_MHN[:, Holding.ON_DEMAND][~ways.demand_there_MN] = np.inf
+        margin_s = self._stock.margin_s(max_miss_ratio=self._max_miss_ratio, tick_s=view.tick_s)
+        promise = Promise(self._modes, margin_s=margin_s)
+        is_safe_MHN = promise.safe_MHN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND]) & np.isfinite(cost_MHN)
+        weighed_MHN = np.where(is_safe_MHN, cost_MHN, np.inf)
+        finish_s_MN = promise.finish_s_MN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND])
+        hurried_MHN = self._hurried_MHN(cost_MHN, finish_s_MN)
+        choice_MHN = np.where(is_safe_MHN.any(axis=(0, 1)), weighed_MHN, hurried_MHN)
+        mode_N, holding_N = ways.best_N(choice_MHN)
+        return RentalChoice(holding_N=holding_N, pool_N=pool_MN[mode_N, ways.runs_N], mode_N=mode_N)
 
-    def _see(self, view: RentalView) -> PoolBelief:
-        before, since_s = self._belief, self._tick_s
+    def promised_miss_N(self, view: RentalView) -> FloatArray:
+        """Return the probability of being late that is stated for each run as it stands; 0 while stock never ends."""
+        ways = _Ways(self._modes, view)
+        slack_s_N = Promise(self._modes).slack_s_N(view, ways.mode_N)
+        margin_s = self._stock.margin_s(max_miss_ratio=self._max_miss_ratio, tick_s=view.tick_s)
+        finish_s_MN = Promise(self._modes).finish_s_MN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND])
+        is_sure_N = ways.demand_there_MN[ways.mode_N, ways.runs_N] & (view.holding_N == Holding.ON_DEMAND)
+        is_sure_N &= (slack_s_N < margin_s) & (finish_s_MN[ways.mode_N, ways.runs_N] <= view.left_s + 1e-6)
+        stated = [
+            self._stock.miss_probability(
+                slack_s=float(slack_s),
+                margin_s=margin_s,
+                tick_s=view.tick_s,
+                in_stock=None if view.in_stock_N is None else bool(view.in_stock_N[run]),
+            )
+            for run, slack_s in enumerate(slack_s_N)
+        ]
+        return np.where(is_sure_N, 0.0, stated)
+
+    def _see(self, view: RentalView) -> None:
+        since_s = self._tick_s
         changed_ZN = view.up_ZN != self._up_ZN
         self._age_s_ZN = np.where(changed_ZN, 0.0, self._age_s_ZN + since_s)
         self._up_ZN, self._tick_s = view.up_ZN.copy(), view.tick_s
-        if before is None:
-            self._belief = first_belief(self._model, view.any_up_N)
-        else:
-            self._belief = observe(self._model, before, view.any_up_N, after_s=since_s, at_s_N=view.at_s_N)
-        return self._belief
+        for number, mode in enumerate(self._modes.modes):
+            up_N, before = np.asarray(view.up_ZN[list(mode.pools)].any(axis=0)), self._beliefs[number]
+            model = self._models[number]
+            self._beliefs[number] = (
+                first_belief(model, up_N)
+                if before is None
+                else observe(model, before, up_N, after_s=since_s, at_s_N=view.at_s_N)
+            )
 
-    def _best_pool_N(self, view: RentalView) -> IntArray:
-        """Return the pool that is held if it is up, else the one that has been up for longest."""
-        oldest_N = np.where(view.up_ZN, self._age_s_ZN, -1.0).argmax(axis=0)
+    def _costs_MHN(self, view: RentalView, ways: _Ways, pool_MN: IntArray) -> FloatArray:
+        costs = []
+        for number, belief in enumerate(self._beliefs):
+            assert belief is not None, "seen in this tick"
+            costs_of = ChoiceCosts(
+                self._models[number], self._tables[number], belief, left_s=view.left_s, at_s_N=view.at_s_N
+            )
+            overhead_s_HN = ways.overhead_s_MHN[number]
+            moves_pool_N = (view.holding_N == Holding.SPOT) & (view.pool_N != pool_MN[number])
+            changeover_s = self._modes.modes[number].terms.changeover_s
+            overhead_s_HN[Holding.SPOT] = np.where(
+                moves_pool_N & (ways.mode_N == number), changeover_s, overhead_s_HN[Holding.SPOT]
+            )
+            costs.append(costs_of.of_each(view.work_s_N, overhead_s_HN) + ways.entry_cost_s_MHN[number])
+        return np.stack(costs)
+
+    def _hurried_MHN(self, cost_MHN: FloatArray, finish_s_MN: FloatArray) -> FloatArray:
+        """Return what to choose by when nothing is safe: the on-demand capacity that ends soonest, else spot."""
+        speed_MH = self._modes.speed_MH()
+        rank_MHN = np.full(cost_MHN.shape, 1e30)
+        rank_MHN[:, Holding.SPOT] = 1e15 - speed_MH[:, Holding.SPOT, None]
+        rank_MHN[:, Holding.NOTHING] = 1e20 - speed_MH[:, Holding.NOTHING, None]
+        rank_MHN[:, Holding.ON_DEMAND] = finish_s_MN
+        return np.where(np.isfinite(cost_MHN), rank_MHN, np.inf)
+
+    def _best_pool_N(self, view: RentalView, pools: tuple[int, ...]) -> IntArray:
+        """Return the pool that is held if it is up and serves the mode, else the one that has been up for longest."""
+        if not pools:
+            return np.zeros(len(view.pool_N), dtype=np.int64)
+        serves_Z1 = np.isin(np.arange(len(view.up_ZN)), pools)[:, None]
+        oldest_N = np.where(view.up_ZN & serves_Z1, self._age_s_ZN, np.where(serves_Z1, -1.0, -2.0)).argmax(axis=0)
         is_held_N = (view.holding_N == Holding.SPOT) & view.up_ZN[view.pool_N, np.arange(len(oldest_N))]
-        return np.where(is_held_N, view.pool_N, oldest_N)
-
-    def _require_values(self) -> SpotValues:
-        assert self._values is not None, "begin() comes first"
-        return self._values
+        return np.where(is_held_N & serves_Z1[view.pool_N, 0], view.pool_N, oldest_N)
 
 
-class _Costs:
-    """Prices the choices of one tick: until the next cell of the table, and from there on."""
+class _Ways:
+    """Every choice of one tick: what it takes to get there, and whether on-demand capacity may be had in it."""
 
-    def __init__(
-        self, model: HazardModel, values: SpotValues, belief: PoolBelief, view: RentalView, pool_N: IntArray
-    ) -> None:
-        self._values, self._view, self._weight_NK = values, view, belief.weight_NK
-        self._pool_N = pool_N
-        self._up_N1 = belief.up_N[:, None]
-        self._phase_N = belief.phase_N()
-        self._older_N = np.minimum(self._phase_N + 1, len(PHASE_START_S) - 1)
-        self._ages_N1 = advance_F(values.cell_s)[self._phase_N][:, None]
-        self._ends_NK = -np.expm1(-hazard_NK(model, belief, at_s_N=view.at_s_N) * values.cell_s)
-
-    def of_each(self) -> FloatArray:
-        """Return the expected cost of holding nothing, spot and on-demand capacity (3, N)."""
-        view, terms, cell_s = self._view, self._values.terms, self._values.cell_s
-        keeps_spot_N = (view.holding_N == Holding.SPOT) & (view.pool_N == self._pool_N)
-        spot_work_s_N = view.work_s_N + np.where(keeps_spot_N, view.overhead_s_N, terms.changeover_s)
-        keeps_demand_N = view.holding_N == Holding.ON_DEMAND
-        demand_work_s_N = view.work_s_N + np.where(keeps_demand_N, view.overhead_s_N, terms.changeover_s)
-        nothing_N = self._later(States.IDLE_UP, States.IDLE_DOWN, States.IDLE_DOWN, view.work_s_N)
-        spot_N = self._later(States.SPOT, States.IDLE_DOWN, States.IDLE_DOWN, spot_work_s_N - cell_s)
-        demand_N = self._later(
-            States.ON_DEMAND_UP, States.ON_DEMAND_DOWN, States.ON_DEMAND_DOWN, demand_work_s_N - cell_s
+    def __init__(self, modes: ModeSet, view: RentalView) -> None:
+        num_runs = len(view.work_s_N)
+        self.runs_N: IntArray = np.arange(num_runs)
+        self.mode_N: IntArray = np.zeros(num_runs, dtype=np.int64) if view.mode_N is None else view.mode_N
+        self._view = view
+        is_here_MN: BoolArray = self.mode_N == np.arange(len(modes.modes))[:, None]
+        is_held_HN: BoolArray = view.holding_N == np.arange(len(Holding))[:, None]
+        is_held_MHN = is_here_MN[:, None] & is_held_HN
+        self.overhead_s_MHN: FloatArray = np.where(
+            is_held_MHN, view.overhead_s_N, modes.duration_s_MM()[self.mode_N].T[:, None]
         )
-        spot_N = np.where(view.any_up_N, terms.spot_ratio * cell_s + spot_N, np.inf)
-        return np.stack([nothing_N, spot_N, cell_s + demand_N])
+        in_stock_N = np.ones(num_runs, dtype=np.bool_) if view.in_stock_N is None else view.in_stock_N
+        self.demand_there_MN: BoolArray = in_stock_N | is_held_MHN[:, Holding.ON_DEMAND]
+        self.entry_cost_s_MHN: FloatArray = np.repeat(modes.cost_s_MM()[self.mode_N].T[:, None], len(Holding), axis=1)
+        # To wait elsewhere is to wait here: a run moves when it takes something.
+        waits_M1 = ~(modes.speed_MH()[:, Holding.NOTHING] > 0)[:, None]
+        self.entry_cost_s_MHN[:, Holding.NOTHING][waits_M1 & ~is_here_MN] = np.inf
 
-    def _later(self, up: int, lost: int, down: int, work_s_N: FloatArray) -> FloatArray:
-        """Return the mean cost one cell from now, over classes of pool and over what the pool does (N,)."""
-        lasts_N = np.where(self._up_N1[:, 0], up, down)
-        turns_N = np.where(self._up_N1[:, 0], lost, up)
-        same_NK = self._at(lasts_N + self._phase_N, work_s_N)
-        older_NK = self._at(lasts_N + self._older_N, work_s_N)
-        turned_NK = self._at(turns_N, work_s_N)
-        stays_NK = (1 - self._ages_N1) * same_NK + self._ages_N1 * older_NK
-        cost_NK = (1 - self._ends_NK) * stays_NK + self._ends_NK * turned_NK
-        return np.asarray((self._weight_NK * cost_NK).sum(axis=1))
+    def best_N(self, choice_MHN: FloatArray) -> tuple[IntArray, IntArray]:
+        """Return mode and holding of the least; what is held, if nothing is better by what a change is worth."""
+        least_N = choice_MHN.reshape(-1, len(self.runs_N)).argmin(axis=0)
+        mode_N, holding_N = np.divmod(least_N, len(Holding))
+        held_N = choice_MHN[self.mode_N, self._view.holding_N, self.runs_N]
+        keeps_N = held_N <= choice_MHN.min(axis=(0, 1)) + _WORTH_A_CHANGE
+        return np.where(keeps_N, self.mode_N, mode_N), np.where(keeps_N, self._view.holding_N, holding_N)
 
-    def _at(self, state_N: IntArray, work_s_N: FloatArray) -> FloatArray:
-        left_s = self._view.left_s - self._values.cell_s
-        return self._values.at(state_N, left_s=left_s, work_s_N=work_s_N)
+
+def _check(modes: ModeSet, terms: SpotTerms, *, num_pools: int) -> None:
+    first = modes.modes[0].terms
+    if (first.time_s, first.work_s) != (terms.time_s, terms.work_s):
+        raise SpecError(path="modes", value=(first.time_s, first.work_s), hint="must be of the run that is begun")
+    for mode in modes.modes:
+        if not all(0 <= pool < num_pools for pool in mode.pools):
+            raise SpecError(path=f"modes[{mode.name}].pools", value=mode.pools, hint=f"must be below {num_pools}")

@@ -40,23 +40,44 @@ class States:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTerms:
-    """What a run needs and what the market asks. ``spot_ratio``: price of spot over that of on-demand capacity.
+    """What a run needs and what the market asks. Prices are over that of the plan's own on-demand capacity.
 
-    ``changeover_s`` is how long starting on other capacity takes, paid and without progress.
+    ``changeover_s`` is how long starting on other capacity takes, paid and without progress. Speeds are work done per
+    second, over that of the plan on its own nodes. ``base_ratio`` and ``base_speed_ratio`` are of what is kept where
+    neither spot nor on-demand capacity is taken: nothing, but in a mix of both (see ``modes``).
     """
 
     time_s: float
     work_s: float
     changeover_s: float
     spot_ratio: float
+    demand_ratio: float = 1.0
+    base_ratio: float = 0.0
+    spot_speed_ratio: float = 1.0
+    demand_speed_ratio: float = 1.0
+    base_speed_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ``SpecError`` for what has no meaning."""
-        for name in ("time_s", "work_s", "spot_ratio"):
-            if not getattr(self, name) > 0:
-                raise SpecError(path=name, value=getattr(self, name), hint="must be above 0")
-        if self.changeover_s < 0:
-            raise SpecError(path="changeover_s", value=self.changeover_s, hint="must not be negative")
+        positive = ("time_s", "work_s", "spot_ratio", "demand_ratio", "spot_speed_ratio", "demand_speed_ratio")
+        for name in positive:
+            if not 0 < getattr(self, name) < np.inf:
+                raise SpecError(path=name, value=getattr(self, name), hint="must be above 0, and finite")
+        for name in ("changeover_s", "base_ratio", "base_speed_ratio"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise SpecError(path=name, value=getattr(self, name), hint="must not be negative, and finite")
+        if self.base_speed_ratio and not self.base_ratio:
+            raise SpecError(path="base_ratio", value=self.base_ratio, hint="must be above 0: what works is paid for")
+
+    @property
+    def price_H(self) -> tuple[float, float, float]:
+        """Price while nothing more, spot and on-demand capacity is held."""
+        return self.base_ratio, self.spot_ratio, self.demand_ratio
+
+    @property
+    def speed_H(self) -> tuple[float, float, float]:
+        """Speed while nothing more, spot and on-demand capacity is held."""
+        return self.base_speed_ratio, self.spot_speed_ratio, self.demand_speed_ratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +102,7 @@ def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
     """Fill the table backwards from the deadline."""
     cell_s = terms.time_s / NUM_CELLS
     step = _Step(model, terms, cell_s)
-    num_work_cells = int(np.ceil((terms.work_s + 2 * terms.changeover_s) / cell_s)) + 2
+    num_work_cells = int(np.ceil((terms.work_s + 2 * terms.changeover_s * max(terms.speed_H)) / cell_s)) + 2
     cost = np.zeros((NUM_CELLS + 1, States.NUM, model.num_classes, num_work_cells), dtype=np.float32)
     cost[0] = LATE_COST_RATIO * cell_s * np.arange(num_work_cells)
     for cell in range(1, NUM_CELLS + 1):
@@ -99,7 +120,7 @@ class _Step:
 
     def __init__(self, model: HazardModel, terms: SpotTerms, cell_s: float) -> None:
         self._cell_s = cell_s
-        self._spot_cost = terms.spot_ratio * cell_s
+        self._terms = terms
         self._lost_FK1 = -np.expm1(-model.loss_per_s_KF * cell_s).T[..., None].astype(np.float32)
         self._back_FK1 = -np.expm1(-model.return_per_s_KF * cell_s).T[..., None].astype(np.float32)
         self._advance_F11 = advance_F(cell_s)[:, None, None].astype(np.float32)
@@ -108,20 +129,28 @@ class _Step:
     def back(self, after: _Table, *, out: _Table) -> None:
         idle_up, idle_down = self._expected(after, up=States.IDLE_UP, down=States.IDLE_DOWN)
         demand_up, demand_down = self._expected(after, up=States.ON_DEMAND_UP, down=States.ON_DEMAND_DOWN)
+        lost = self._shifted(after[States.IDLE_DOWN][None], self._changeover_cells * self._terms.base_speed_ratio)
         spot = self._older(_block(after, States.SPOT))
-        spot = (1 - self._lost_FK1) * spot + self._lost_FK1 * after[States.IDLE_DOWN]
-        take_spot = self._spot_cost + self._shifted(spot, self._changeover_cells - 1)
-        take_demand_up = self._cell_s + self._shifted(demand_up, self._changeover_cells - 1)
-        take_demand_down = self._cell_s + self._shifted(demand_down, self._changeover_cells - 1)
-        keep_spot = self._spot_cost + self._shifted(spot, -1)
-        keep_demand_up = self._cell_s + self._shifted(demand_up, -1)
-        keep_demand_down = self._cell_s + self._shifted(demand_down, -1)
-        _block(out, States.IDLE_UP)[:] = _least(idle_up, take_spot, take_demand_up)
-        _block(out, States.IDLE_DOWN)[:] = _least(idle_down, take_demand_down)
-        _block(out, States.SPOT)[:] = _least(keep_spot, idle_up, take_demand_up)
-        _block(out, States.ON_DEMAND_UP)[:] = _least(keep_demand_up, take_spot, idle_up)
-        _block(out, States.ON_DEMAND_DOWN)[:] = _least(keep_demand_down, idle_down)
+        spot = (1 - self._lost_FK1) * spot + self._lost_FK1 * lost
+        base, on_spot, on_demand = zip(self._terms.price_H, self._terms.speed_H, strict=True)
+        keep_up, take_up = self._kept(idle_up, *base), self._taken(idle_up, *base)
+        keep_down, take_down = self._kept(idle_down, *base), self._taken(idle_down, *base)
+        take_spot, take_demand_up = self._taken(spot, *on_spot), self._taken(demand_up, *on_demand)
+        take_demand_down = self._taken(demand_down, *on_demand)
+        _block(out, States.IDLE_UP)[:] = _least(keep_up, take_spot, take_demand_up)
+        _block(out, States.IDLE_DOWN)[:] = _least(keep_down, take_demand_down)
+        _block(out, States.SPOT)[:] = _least(self._kept(spot, *on_spot), take_up, take_demand_up)
+        _block(out, States.ON_DEMAND_UP)[:] = _least(self._kept(demand_up, *on_demand), take_spot, take_up)
+        _block(out, States.ON_DEMAND_DOWN)[:] = _least(self._kept(demand_down, *on_demand), take_down)
         out[..., 0] = 0.0
+
+    def _kept(self, after: _Table, price: float, speed: float) -> _Table:
+        """Return the cost of holding on for one cell."""
+        return np.asarray(price * self._cell_s + self._shifted(after, -speed))
+
+    def _taken(self, after: _Table, price: float, speed: float) -> _Table:
+        """Return the cost of taking it, for one cell: the changeover is work that has yet to be done."""
+        return np.asarray(price * self._cell_s + self._shifted(after, speed * (self._changeover_cells - 1)))
 
     def _expected(self, after: _Table, *, up: int, down: int) -> tuple[_Table, _Table]:
         """Return the mean over what the pool does in this cell, from up and from down, while what is rented stays."""

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.baselines import GreedySpot, UniformProgress
 from airflow_llmsched.planner.market.forecast import PHASE_START_S, HazardModel, fit
+from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, elsewhere, mixed, reshaped, scaled_down
 from airflow_llmsched.planner.market.rental import Holding, RentalView
 from airflow_llmsched.planner.market.replay import Replay, replay
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
+from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.planner.market.values import SpotTerms
 from airflow_llmsched.units import HOUR_S
-from tests.support.pools import TICK_S, drawn, model_of, trace_of
+from tests.support.pools import TICK_S, drawn, model_of, stock_drawn, trace_of
 
 TERMS = SpotTerms(time_s=30 * HOUR_S, work_s=24 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
 NUM_TICKS = int(TERMS.time_s / TICK_S)
@@ -125,3 +131,237 @@ def test_of_pools_that_are_up_the_oldest_spell_is_taken() -> None:
         )
         pools.append(int(policy.choose(view).pool_N[0]))
     assert pools == [0] * 10
+
+
+# On-demand capacity that can be out of stock
+
+SCARCE = StockModel(out_per_hour=0.1, back_per_hour=0.4)
+ROOMY = SpotTerms(time_s=30 * HOUR_S, work_s=20 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
+PROMISED = 0.05
+
+
+def frequency_of_misses(policy: SpotPolicy, *, spot: HazardModel | None, num_runs: int = 1500) -> float:
+    starts_N = np.arange(num_runs) * NUM_TICKS
+    in_stock_T = stock_drawn(SCARCE, num_ticks=(num_runs + 1) * NUM_TICKS, seed=11)
+    up_T = np.zeros(len(in_stock_T), dtype=bool)
+    if spot is not None:
+        up_T = drawn(spot, hours=len(in_stock_T) * TICK_S / HOUR_S + 1, seed=12)[: len(in_stock_T)]
+    done = replay(up_T[None], tick_s=TICK_S, starts_N=starts_N, terms=ROOMY, policy=policy, in_stock_T=in_stock_T)
+    return float(1 - done.in_time_N.mean())
+
+
+def test_run_that_waits_for_the_last_moment_is_late_as_often_as_is_stated() -> None:
+    """Without any spot capacity the bound is what happens: the order is given when the margin begins."""
+    never = model_of(loss_per_hour=1.0, return_per_hour=1e-9)
+    policy = SpotPolicy(never, stock=SCARCE, max_miss_ratio=PROMISED)
+    missed = frequency_of_misses(policy, spot=None)
+    margin_s = SCARCE.margin_s(max_miss_ratio=PROMISED, tick_s=TICK_S)
+    stated = SCARCE.miss_probability(slack_s=margin_s, margin_s=margin_s, tick_s=TICK_S)
+    deviation = np.sqrt(stated * (1 - stated) / 1500)
+    assert 0.9 * PROMISED < stated <= PROMISED
+    assert missed == pytest.approx(stated, abs=3.5 * deviation)
+
+
+def test_spot_capacity_meanwhile_only_makes_it_rarer() -> None:
+    half = model_of(loss_per_hour=0.5, return_per_hour=0.5)
+    missed = frequency_of_misses(SpotPolicy(half, stock=SCARCE, max_miss_ratio=PROMISED), spot=half)
+    assert missed <= PROMISED
+    careless = frequency_of_misses(SpotPolicy(half), spot=half)  # thinks that there always is some
+    assert careless > 2 * missed
+
+
+def view_at(*, slack_h: float, in_stock: bool, holding: Holding = Holding.NOTHING, up: bool = False) -> RentalView:
+    work_s, changeover_s = 10 * HOUR_S, ROOMY.changeover_s
+    return RentalView(
+        left_s=work_s + changeover_s + TICK_S + slack_h * HOUR_S,
+        tick_s=TICK_S,
+        work_s_N=np.array([work_s]),
+        overhead_s_N=np.zeros(1),
+        holding_N=np.array([int(holding)]),
+        pool_N=np.zeros(1, dtype=np.int64),
+        up_ZN=np.array([[up]]),
+        in_stock_N=np.array([in_stock]),
+    )
+
+
+def scarce_policy() -> SpotPolicy:
+    policy = SpotPolicy(model_of(loss_per_hour=0.5, return_per_hour=0.5), stock=SCARCE, max_miss_ratio=PROMISED)
+    policy.begin(ROOMY, num_runs=1, num_pools=1)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("in_stock", "up", "holding", "expected"),
+    [
+        (True, True, Holding.SPOT, Holding.ON_DEMAND),  # due, and there: at once
+        (False, True, Holding.SPOT, Holding.SPOT),  # due, and out: what there is
+        (False, True, Holding.NOTHING, Holding.SPOT),
+        (False, False, Holding.NOTHING, Holding.NOTHING),
+        (False, True, Holding.ON_DEMAND, Holding.ON_DEMAND),  # what is held is not given back for a moment
+    ],
+)
+def test_order_is_given_when_the_margin_begins(in_stock: bool, up: bool, holding: Holding, expected: Holding) -> None:
+    view = view_at(slack_h=1.0, in_stock=in_stock, up=up, holding=holding)
+    assert Holding(int(scarce_policy().choose(view).holding_N[0])) is expected
+
+
+def test_what_is_promised_is_said_and_changes_with_what_is_seen() -> None:
+    policy = scarce_policy()
+
+    def promised(**values: Any) -> float:
+        return float(policy.promised_miss_N(view_at(**values))[0])
+
+    assert promised(slack_h=1.0, in_stock=True, holding=Holding.ON_DEMAND) == 0.0
+    assert 0.04 < promised(slack_h=1.0, in_stock=False) < 1.0
+    assert promised(slack_h=0.5, in_stock=False) > promised(slack_h=1.0, in_stock=False)
+    assert promised(slack_h=200.0, in_stock=False) == pytest.approx(PROMISED, rel=0.1)
+    assert promised(slack_h=-5.0, in_stock=True) == 1.0
+
+
+# Other places, shapes and sizes
+
+
+def region(*, spot_ratio: float, demand_ratio: float = 1.0) -> SpotTerms:
+    return elsewhere(TERMS, demand_ratio=demand_ratio, spot_ratio=spot_ratio)
+
+
+def replayed(
+    policy: SpotPolicy, modes: ModeSet | None, up_ZT: np.ndarray, *, terms: SpotTerms = TERMS, every: int = 211
+) -> Replay:
+    num_ticks = int(terms.time_s / TICK_S)
+    starts_N = np.arange(0, up_ZT.shape[1] - num_ticks - 1, every)
+    return replay(up_ZT, tick_s=TICK_S, starts_N=starts_N, terms=terms, policy=policy, modes=modes)
+
+
+RATIOS = st.floats(min_value=0.2, max_value=2.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    spells=st.lists(st.integers(min_value=1, max_value=80), min_size=1, max_size=40),
+    work_ratio=st.floats(min_value=0.05, max_value=0.985),
+    ratios=st.tuples(RATIOS, RATIOS, RATIOS),
+    moves_h=st.tuples(st.floats(0.0, 4.0), st.floats(0.0, 4.0)),
+    kind=st.sampled_from(["region", "shape", "smaller", "mix"]),
+    cost_h=st.floats(0.0, 5.0),
+)
+def test_feasible_deadline_is_never_missed_whatever_else_there_is_to_choose(
+    *,
+    spells: list[int],
+    work_ratio: float,
+    ratios: tuple[float, float, float],
+    moves_h: tuple[float, float],
+    kind: str,
+    cost_h: float,
+) -> None:
+    terms = replace(TERMS, work_s=work_ratio * TERMS.time_s)
+    speed, spot, demand = ratios
+    other = {
+        "region": elsewhere(terms, demand_ratio=demand, spot_ratio=spot),
+        "shape": reshaped(terms, speed_ratio=speed, demand_ratio=demand, spot_ratio=spot),
+        "smaller": scaled_down(terms, nodes_ratio=min(speed, 0.9), speed_ratio=min(speed, 0.9)),
+        "mix": mixed(terms, demand_nodes_ratio=min(demand, 0.9), demand_nodes_speed_ratio=min(speed, 0.9)),
+    }[kind]
+    modes = ModeSet(
+        modes=(Mode(name="plan", terms=terms, pools=(0,)), Mode(name=kind, terms=other, pools=(1,))),
+        moves={
+            (0, 1): Move(duration_s=moves_h[0] * HOUR_S, cost_s=cost_h * HOUR_S),
+            (1, 0): Move(duration_s=moves_h[1] * HOUR_S),
+        },
+    )
+    up_T = np.resize(np.repeat([each % 2 == 0 for each in range(len(spells))], spells), NUM_TICKS)
+    policy = SpotPolicy(AGING, modes=modes)
+    done = replay(
+        np.stack([np.roll(up_T, 29), up_T]),
+        tick_s=TICK_S,
+        starts_N=np.array([0]),
+        terms=terms,
+        policy=policy,
+        modes=modes,
+    )
+    assert done.in_time_N.all()
+
+
+HALF_UP = model_of(loss_per_hour=0.4, return_per_hour=0.4)
+KINDS = {
+    "cheaper region, dear egress": (region(spot_ratio=0.15), Move(duration_s=HOUR_S, cost_s=3 * HOUR_S)),
+    "faster shape": (
+        reshaped(TERMS, speed_ratio=1.6, demand_ratio=1.9, spot_ratio=0.5),
+        Move(duration_s=0.5 * HOUR_S, cost_s=0.0),
+    ),
+    "half the nodes": (scaled_down(TERMS, nodes_ratio=0.5, speed_ratio=0.55), Move(duration_s=0.2 * HOUR_S)),
+    "mix of half": (mixed(TERMS, demand_nodes_ratio=0.5, demand_nodes_speed_ratio=0.55), Move(duration_s=0.2 * HOUR_S)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_to_choose_from_is_never_dearer_than_on_demand_alone_nor_than_the_plan_alone(kind: str) -> None:
+    """In expectation, over pools drawn from the very hazards that are believed."""
+    terms, move = KINDS[kind]
+    modes = ModeSet(
+        modes=(Mode(name="plan", terms=TERMS, pools=(0,)), Mode(name=kind, terms=terms, pools=(1,))),
+        moves={(0, 1): move},
+    )
+    up_ZT = np.stack([drawn(HALF_UP, hours=3000, seed=seed) for seed in (21, 22)])
+    both = replayed(SpotPolicy(HALF_UP, modes=modes), modes, up_ZT)
+    alone = replayed(SpotPolicy(HALF_UP), None, up_ZT[:1])
+    demand_s = TERMS.work_s + TERMS.changeover_s
+    assert both.in_time_N.all()
+    assert both.cost_s_N.mean() < demand_s
+    assert both.cost_s_N.mean() < 1.01 * alone.cost_s_N.mean()
+
+
+@pytest.mark.parametrize(("egress_h", "moves"), [(0.0, True), (12.0, False)])
+def test_cheaper_region_is_moved_to_if_it_is_worth_the_egress(egress_h: float, moves: bool) -> None:
+    modes = ModeSet(
+        modes=(
+            Mode(name="here", terms=TERMS, pools=(0,)),
+            Mode(name="there", terms=region(spot_ratio=0.1, demand_ratio=0.8), pools=(1,)),
+        ),
+        moves={(0, 1): Move(duration_s=0.5 * HOUR_S, cost_s=egress_h * HOUR_S)},
+    )
+    up_ZT = np.stack([drawn(HALF_UP, hours=600, seed=seed) for seed in (31, 32)])
+    done = replayed(SpotPolicy(HALF_UP, modes=modes), modes, up_ZT, every=37)
+    assert bool(done.num_moves_N.mean() > 0.9) is moves
+
+
+def test_wide_time_lets_a_run_scale_down_to_nodes_that_waste_less() -> None:
+    """Half the nodes at 60% of the speed are cheaper for the work, where the deadline allows it."""
+    never = model_of(loss_per_hour=1.0, return_per_hour=1e-9)
+    costs = {}
+    for work_h in (10.0, 28.0):
+        terms = replace(TERMS, work_s=work_h * HOUR_S)
+        small = scaled_down(terms, nodes_ratio=0.5, speed_ratio=0.6)
+        modes = ModeSet(modes=(Mode(name="plan", terms=terms), Mode(name="small", terms=small)))
+        done = replayed(SpotPolicy(never, modes=modes), modes, np.zeros((1, 2 * NUM_TICKS), dtype=bool), terms=terms)
+        assert done.in_time_N.all()
+        costs[work_h] = float(done.cost_s_N.mean()) / (terms.work_s + terms.changeover_s)
+    assert costs[10.0] == pytest.approx(0.5 / 0.6, abs=0.02)
+    assert 0.95 < costs[28.0] < 1.01
+
+
+def test_mix_is_chosen_where_starting_over_is_long_and_spot_is_restless() -> None:
+    """The whole gang starts over for an hour; groups that come and go cost the rest six minutes."""
+    terms = replace(TERMS, work_s=20 * HOUR_S, changeover_s=HOUR_S)
+    mix = mixed(replace(terms, changeover_s=0.1 * HOUR_S), demand_nodes_ratio=0.5, demand_nodes_speed_ratio=0.5)
+    modes = ModeSet(
+        modes=(Mode(name="plan", terms=terms, pools=(0,)), Mode(name="mix", terms=mix, pools=(0,))),
+        moves={(0, 1): Move(duration_s=HOUR_S)},
+    )
+    pool = model_of(loss_per_hour=0.7, return_per_hour=1.0)
+    up_ZT = drawn(pool, hours=3000, seed=41)[None]
+    both = replayed(SpotPolicy(pool, modes=modes), modes, up_ZT, terms=terms)
+    alone = replayed(SpotPolicy(pool), None, up_ZT, terms=terms)
+    assert both.in_time_N.all()
+    assert both.num_moves_N.mean() > 0.9
+    assert both.cost_s_N.mean() < 0.9 * alone.cost_s_N.mean()
+
+
+def test_modes_of_another_run_or_of_pools_that_are_not_there_are_refused() -> None:
+    modes = ModeSet(modes=(Mode(name="plan", terms=TERMS, pools=(3,)),))
+    with pytest.raises(SpecError, match=r"modes\[plan\].pools"):
+        SpotPolicy(HALF_UP, modes=modes).begin(TERMS, num_runs=1, num_pools=2)
+    with pytest.raises(SpecError, match="of the run that is begun"):
+        SpotPolicy(HALF_UP, modes=modes).begin(ROOMY, num_runs=1, num_pools=4)
+    with pytest.raises(SpecError, match="one for each of 1 modes"):
+        SpotPolicy([HALF_UP, HALF_UP], modes=modes)

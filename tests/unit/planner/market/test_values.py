@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,33 @@ def test_capacity_that_stays_costs_its_price_and_one_changeover() -> None:
 def test_capacity_that_never_comes_costs_what_on_demand_costs() -> None:
     cost = cost_h(States.IDLE_DOWN, loss_per_hour=1.0, return_per_hour=1e-9)
     assert cost == pytest.approx(20.2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"demand_ratio": 0.0}, "demand_ratio"),
+        ({"spot_speed_ratio": float("inf")}, "spot_speed_ratio"),
+        ({"base_ratio": -1.0}, "base_ratio"),
+        ({"base_speed_ratio": 0.5}, "base_ratio"),  # what works is paid for
+    ],
+)
+def test_prices_and_speeds_that_mean_nothing_are_refused(values: dict[str, float], path: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        replace(TERMS, **values)
+    assert refused.value.path == path
+
+
+def test_slower_capacity_takes_longer_and_costs_its_price_for_longer() -> None:
+    slow = replace(TERMS, demand_speed_ratio=0.8, demand_ratio=0.6)
+    cost = cost_h(States.ON_DEMAND_DOWN, loss_per_hour=1.0, return_per_hour=1e-9, terms=slow)
+    assert cost == pytest.approx(0.6 * 20 / 0.8, rel=0.01)
+
+
+def test_base_of_a_mix_works_while_nothing_more_is_held() -> None:
+    mix = replace(TERMS, base_ratio=0.5, base_speed_ratio=0.8)
+    cost = cost_h(States.IDLE_DOWN, loss_per_hour=1.0, return_per_hour=1e-9, terms=mix)
+    assert cost == pytest.approx(0.5 * 20 / 0.8, rel=0.01)
 
 
 def test_what_is_held_needs_no_changeover() -> None:
