@@ -1,4 +1,4 @@
-"""Checks request bodies against the models of Azure's own SDK: names, kinds, words, what is required, what is read-only.
+"""Checks request bodies against the models of Azure's own SDK: names, kinds, words, what is required or read-only.
 
 The SDK itself does not: a model takes whatever it is given.
 """
@@ -42,7 +42,7 @@ def check(model: type[Model], body: Any, *, for_update: bool = False, path: str 
 def _fields(model: type[Model]) -> dict[str, tuple[Any, Any, bool]]:
     hints: dict[str, Any] = {}
     for each in reversed(model.__mro__):
-        if each.__dict__.get("__annotations__") and issubclass(each, Model) and each is not Model:
+        if issubclass(each, Model) and each is not Model:
             hints |= typing.get_type_hints(each, localns={**vars(models), "_models": models})
     return {
         field._rest_name: (hints[name], field._visibility, not _is_optional(hints[name]) and not _is_read(field))
@@ -60,23 +60,21 @@ def _is_optional(kind: Any) -> bool:
 
 def _check(kind: Any, value: Any, *, for_update: bool, path: str) -> None:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return
     if origin in (typing.Union, types.UnionType):
         kinds = [each for each in arguments if each is not type(None)]
         words = [each for each in kinds if isinstance(each, type) and issubclass(each, enum.Enum)]
         _check((words or kinds)[0], value, for_update=for_update, path=path)
-    elif origin is list:
-        if not isinstance(value, list):
-            raise BodyError(f"{path}: needs a list, not {value!r}")
-        for index, each in enumerate(value):
-            _check(arguments[0], each, for_update=for_update, path=f"{path}[{index}]")
-    elif origin is dict:
-        if not isinstance(value, dict):
-            raise BodyError(f"{path}: needs an object, not {value!r}")
-        for name, each in value.items():
-            _check(arguments[1], each, for_update=for_update, path=f"{path}[{name!r}]")
-    elif issubclass(kind, Model):
+    elif origin in (list, dict):
+        if not isinstance(value, origin):
+            raise BodyError(f"{path}: needs a {origin.__name__}, not {value!r}")
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            _check(arguments[-1], each, for_update=for_update, path=f"{path}[{name!r}]")
+    elif kind is not Any:
+        _check_one(kind, value, for_update=for_update, path=path)
+
+
+def _check_one(kind: type, value: Any, *, for_update: bool, path: str) -> None:
+    if issubclass(kind, Model):
         check(kind, value, for_update=for_update, path=path)
     elif issubclass(kind, enum.Enum):
         if value not in {each.value for each in kind}:

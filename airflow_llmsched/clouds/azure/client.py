@@ -20,7 +20,7 @@ from azure.mgmt.core import ARMPipelineClient
 from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy
 
 from airflow_llmsched.clouds.azure.states import AzureFault, Reaction, SetPhase, faults, operation_phase, react
-from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.errors import CouldNotLookError, InternalError, SpecError
 from airflow_llmsched.ports import Clock
 
 ENDPOINT = "https://management.azure.com"
@@ -41,6 +41,11 @@ CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0
 MAX_PAGES = 1000
 
+USER_AGENT = "airflow-llmsched"
+
+PASSING = frozenset({Reaction.THROTTLED, Reaction.TRANSIENT, Reaction.BUSY})
+"""What goes by when one waits."""
+
 Method = Literal["GET", "PUT", "PATCH", "DELETE"]
 
 
@@ -48,9 +53,13 @@ class NoAnswerError(Exception):
     """The request may have been carried out, or not: nothing came back."""
 
 
+class NoSuchListError(CouldNotLookError):
+    """What the list is of does not exist."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What Azure answered. ``operation_url`` says how a long-running operation goes on, ``retry_after_s`` when to ask."""
+    """What Azure answered. ``operation_url`` tells how a long operation goes on, ``retry_after_s`` when to ask next."""
 
     status: int
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -77,11 +86,9 @@ class AzureClient:
     """One subscription's interface. ``credentials`` is an SDK token credential, None: whatever the environment has."""
 
     def __init__(self, *, endpoint_url: str, prices_url: str, credentials: Any, clock: Clock) -> None:
-        self._endpoint_url = _checked(endpoint_url, "endpoint_url")
-        self._prices_url = _checked(prices_url, "prices_url")
         self._clock = clock
-        self._client = _arm_client(self._endpoint_url, credentials)
-        self._prices_client = _plain_client(self._prices_url)
+        self._manager = _manager(_checked(endpoint_url, "endpoint_url"), credentials)
+        self._price_list = _price_list(_checked(prices_url, "prices_url"))
 
     def send(
         self,
@@ -94,40 +101,37 @@ class AzureClient:
         params: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send one request once. Raises ``NoAnswerError``."""
-        request = HttpRequest(
-            method,
-            path if path.startswith("http") else self._endpoint_url + path,
-            params={} if "api-version=" in path else {"api-version": version, **(params or {})},
-            headers={"Accept": "application/json", **(headers or {})},
-            json=body,
-        )
-        return _sent(self._client, request, enforce_https=self._endpoint_url.startswith("https"))
+        query = {"api-version": version, **(params or {})}
+        return self._manager.send(method, path, params=query, headers=headers or {}, body=body)
 
     def look(self, path: str, *, version: str, params: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
         """Return what is at ``path``, None when nothing is. Raises ``CouldNotLookError``."""
-        answer = self._asked(self._client, path, version, params)
+        answer = self._asked(self._manager, path, {"api-version": version, **(params or {})})
         return None if answer is None else answer.body
 
     def look_all(
         self, path: str, *, version: str, params: Mapping[str, str] | None = None
     ) -> Sequence[Mapping[str, Any]]:
-        """Return every item of the list at ``path``, page by page. Raises ``CouldNotLookError``."""
-        return self._pages(self._client, path, version, params, items="value", link="nextLink")
+        """Return every item of the list at ``path``. Raises ``NoSuchListError``, ``CouldNotLookError``."""
+        query = {"api-version": version, **(params or {})}
+        return self._pages(self._manager, path, query, items="value", link="nextLink")
 
     def prices(self, filter_: str) -> Sequence[Mapping[str, Any]]:
         """Return the rows of the public price list that ``filter_`` selects. Raises ``CouldNotLookError``."""
-        path, params = "/api/retail/prices", {"$filter": filter_, "currencyCode": "'USD'"}
-        return self._pages(self._prices_client, path, PRICES_VERSION, params, items="Items", link="NextPageLink")
+        query = {"api-version": PRICES_VERSION, "currencyCode": "'USD'", "$filter": filter_}
+        return self._pages(self._price_list, "/api/retail/prices", query, items="Items", link="NextPageLink")
 
-    def operation(self, url: str) -> tuple[SetPhase, Sequence[AzureFault]]:
-        """Return where a long-running operation stands, and why it failed if it did. Raises ``CouldNotLookError``."""
-        self._check_ours(url, self._endpoint_url)
-        answer = self._asked(self._client, url, COMPUTE, None)
+    def operation(self, url: str) -> tuple[SetPhase, Sequence[AzureFault]] | None:
+        """Return where a long-running operation stands, and why it failed if it did; None: Azure has forgotten it.
+
+        Raises ``CouldNotLookError``.
+        """
+        answer = self._asked(self._manager, url, {})
         if answer is None:
-            raise CouldNotLookError(f"Azure has forgotten the operation {url}: look at what it was to change")
-        phase = operation_phase(str(answer.body.get("status", "InProgress")))
+            return None
         error = answer.body.get("error")
-        return phase, list(faults(error)) if isinstance(error, Mapping) else []
+        stands = operation_phase(str(answer.body.get("status", "InProgress")))
+        return stands, list(faults(error)) if isinstance(error, Mapping) else []
 
     def pause(self, num_tried: int, retry_after_s: float | None = None) -> None:
         """Wait before the next try, longer each time, or as long as Azure said, within bounds."""
@@ -135,60 +139,74 @@ class AzureClient:
         self._clock.sleep(min(MAX_PAUSE_S, max(0.1, wanted_s)))
 
     def _pages(
-        self,
-        client: PipelineClient[HttpRequest, Any],
-        path: str,
-        version: str,
-        params: Mapping[str, str] | None,
-        *,
-        items: str,
-        link: str,
+        self, wire: _Wire, path: str, query: Mapping[str, str], *, items: str, link: str
     ) -> Sequence[Mapping[str, Any]]:
-        base_url = self._endpoint_url if client is self._client else self._prices_url
         found: list[Mapping[str, Any]] = []
         for _ in range(MAX_PAGES):
-            answer = self._asked(client, path, version, params)
+            answer = self._asked(wire, path, query)
             if answer is None:
-                raise CouldNotLookError(f"Azure has no list at {path}: check the adapter's options")
+                raise NoSuchListError(f"Azure has no list at {path}: check the adapter's options")
             found += answer.body.get(items) or []
-            path = answer.body.get(link) or ""
+            path, query = str(answer.body.get(link) or ""), {}
             if not path:
                 return found
-            self._check_ours(path, base_url)
-        raise CouldNotLookError(f"the list at {path} does not end after {MAX_PAGES} pages")
+        raise CouldNotLookError(f"the list does not end after {MAX_PAGES} pages: it goes on at {path}")
 
-    def _asked(
-        self, client: PipelineClient[HttpRequest, Any], path: str, version: str, params: Mapping[str, str] | None
-    ) -> Answer | None:
+    def _asked(self, wire: _Wire, path: str, query: Mapping[str, str]) -> Answer | None:
         """Ask until there is an answer, a bounded number of times; None: there is no such thing."""
-        base_url = self._endpoint_url if client is self._client else self._prices_url
-        url = path if path.startswith("http") else base_url + path
-        further = {} if path.startswith("http") else {"api-version": version, **(params or {})}
         why: object = ""
         for num_tried in range(NUM_TRIES):
-            request = HttpRequest("GET", url, params=further, headers={"Accept": "application/json"})
             retry_after_s = None
             try:
-                answer = _sent(client, request, enforce_https=base_url.startswith("https"))
+                answer = wire.send("GET", path, params=query)
             except NoAnswerError as error:
                 why = error
             else:
                 if answer.is_ok:
                     return answer
-                reaction, why = answer.react()
+                reaction, why = _looked(answer, path)
                 if reaction is Reaction.ABSENT:
                     return None
-                if reaction not in (Reaction.THROTTLED, Reaction.TRANSIENT, Reaction.BUSY):
-                    raise CouldNotLookError(f"Azure shows nothing at {url}: {why}. Check the adapter's options and role")
+                if reaction not in PASSING:
+                    raise CouldNotLookError(f"Azure does not show {path}: {why}. Check the adapter's options and role")
                 retry_after_s = answer.retry_after_s
             if num_tried + 1 < NUM_TRIES:
                 self.pause(num_tried, retry_after_s)
-        raise CouldNotLookError(f"Azure did not answer at {url}, {NUM_TRIES} times: {why}")
+        raise CouldNotLookError(f"Azure did not show {path}, asked {NUM_TRIES} times: {why}")
 
-    def _check_ours(self, url: str, base_url: str) -> None:
-        # A token goes with the request: never to a host that only an answer named.
-        if urlsplit(url)[:2] != urlsplit(base_url)[:2]:
-            raise CouldNotLookError(f"Azure refers to {url}, which is not at {base_url}: not followed")
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A pipeline to one host. ``options`` go with each request through it."""
+
+    base_url: str
+    client: PipelineClient[HttpRequest, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def send(
+        self,
+        method: Method,
+        path: str,
+        *,
+        params: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Send one request once. ``path`` may be a link of an answer. Raises ``NoAnswerError``."""
+        url = self.base_url + path if path.startswith("/") else path
+        if urlsplit(url)[:2] != urlsplit(self.base_url)[:2]:
+            # A token goes with the request: never to a host that only an answer named.
+            raise CouldNotLookError(
+                f"an answer of Azure refers to {url}, which is not at {self.base_url}: not followed"
+            )
+        request = HttpRequest(
+            method, url, params=dict(params), headers={"Accept": "application/json", **(headers or {})}, json=body
+        )
+        try:
+            response = self.client.send_request(request, **self.options)
+        except AzureError as error:
+            raise NoAnswerError(str(error)) from error
+        return _answer(response)
 
 
 def _checked(url: str, path: str) -> str:
@@ -203,37 +221,39 @@ def _transport() -> RequestsTransport:
     return RequestsTransport(connection_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S)
 
 
-def _arm_client(endpoint_url: str, credentials: Any) -> ARMPipelineClient[HttpRequest, Any]:
+def _manager(endpoint_url: str, credentials: Any) -> _Wire:
     if credentials is None:
         from azure.identity import DefaultAzureCredential  # noqa: PLC0415  # only where none were handed in
 
         credentials = DefaultAzureCredential()
     authentication = ARMChallengeAuthenticationPolicy(credentials, f"{endpoint_url}/.default")
-    return ARMPipelineClient(
-        endpoint_url, policies=[UserAgentPolicy("airflow-llmsched"), authentication], transport=_transport()
-    )
+    policies = [UserAgentPolicy(USER_AGENT), authentication]
+    client: Any = ARMPipelineClient(endpoint_url, policies=policies, transport=_transport())
+    return _Wire(endpoint_url, client, {"enforce_https": endpoint_url.startswith("https")})
 
 
-def _plain_client(url: str) -> PipelineClient[HttpRequest, Any]:
-    return PipelineClient(url, policies=[UserAgentPolicy("airflow-llmsched")], transport=_transport())
+def _price_list(url: str) -> _Wire:
+    return _Wire(url, PipelineClient(url, policies=[UserAgentPolicy(USER_AGENT)], transport=_transport()))
 
 
-def _sent(client: PipelineClient[HttpRequest, Any], request: HttpRequest, *, enforce_https: bool) -> Answer:
-    options = {} if enforce_https else {"enforce_https": False}
-    try:
-        response = client.send_request(request, **options)
-    except AzureError as error:
-        raise NoAnswerError(str(error)) from error
+def _answer(response: Any) -> Answer:
     try:
         body = response.json() if response.content else {}
     except ValueError:
-        body = {}
+        body = {}  # a gateway's page
     return Answer(
         status=response.status_code,
         body=body if isinstance(body, Mapping) else {},
         operation_url=response.headers.get("Azure-AsyncOperation"),
         retry_after_s=_seconds(response.headers.get("Retry-After")),
     )
+
+
+def _looked(answer: Answer, path: str) -> tuple[Reaction, AzureFault]:
+    try:
+        return answer.react()
+    except InternalError as error:
+        raise CouldNotLookError(f"Azure does not show {path}: {error}") from error
 
 
 def _seconds(text: str | None) -> float | None:

@@ -32,7 +32,8 @@ class AzureSettings:
     """What all leases of one Azure share. ``subnets`` and ``reservation_groups`` are resource ids by region.
 
     ``image`` is an image reference: ``{"id": ...}``, or publisher, offer, sku and version. ``user_data`` is what
-    machines find in their metadata, and no place for secrets. ``max_spot_usd_per_hour`` None: up to the on-demand price.
+    machines find in their metadata, and no place for secrets. Without ``max_spot_usd_per_hour`` the
+    on-demand price is the limit.
     """
 
     subscription_id: str

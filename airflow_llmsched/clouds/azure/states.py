@@ -1,4 +1,4 @@
-"""Azure's words for states and errors in ours, one table each. Pure. A word that no table has is an ``InternalError``."""
+"""Azure's words for states and errors in ours, one table each. Pure. A word in no table is an ``InternalError``."""
 
 from __future__ import annotations
 
@@ -259,4 +259,6 @@ def _known(table: Mapping[str, T], word: str, what: str) -> T:
     try:
         return table[word]
     except KeyError:
-        raise InternalError(f"Azure calls {what} {word!r}, which clouds.azure.states does not know: report it") from None
+        raise InternalError(
+            f"Azure calls {what} {word!r}, which clouds.azure.states does not know: report it"
+        ) from None

@@ -121,9 +121,7 @@ def _origin(tags: Mapping[str, str]) -> RunOrigin | None:
     run, deployment = _join(RUN, tags), _join(DEPLOYMENT, tags)
     if not run or not deployment:
         return None
-    return RunOrigin(
-        deployment_id=deployment, run=RunKey(run), dag_id=_join(DAG, tags), run_id=_join(DAG_RUN, tags)
-    )
+    return RunOrigin(deployment_id=deployment, run=RunKey(run), dag_id=_join(DAG, tags), run_id=_join(DAG_RUN, tags))
 
 
 def _cut(name: str, text: str) -> dict[str, str]:

@@ -1,0 +1,21 @@
+"""Azure's adapter proves what every cloud must, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_llmsched.testing.cloud_contract import CloudContract
+from tests.support.azure_cloud import AzureCloudHarness
+
+
+class TestAzureCloud(CloudContract):
+    @pytest.fixture
+    def harness(self) -> Iterator[AzureCloudHarness]:
+        harness = AzureCloudHarness()
+        yield harness
+        harness.close()
+        assert [
+            each for each in harness.server.refusals if "InvalidRequestContent" in each or "InvalidApi" in each
+        ] == []
