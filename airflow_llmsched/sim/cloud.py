@@ -34,6 +34,7 @@ from airflow_llmsched.errors import (
     QuotaError,
     TransientError,
 )
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.ports import CloudFeature, LateDuplicateGuard
 from airflow_llmsched.sim.world import SimWorld
 
@@ -52,6 +53,8 @@ class SimPool:
 
     While spot capacity is held, all of the pool's spot nodes are taken together ``loss_per_hour`` times in an hour on
     average, ``notice_s`` after an interruption notice (0: without). ``num_slots`` are the accelerators of a node.
+    Whatever is free, none of it can be had while the pool ``is_out`` of stock, as often and for as long as ``stock``
+    says; what is held stays.
     """
 
     offer: Offer
@@ -60,6 +63,13 @@ class SimPool:
     start_up_s: float = 60.0
     loss_per_hour: float = 0.0
     notice_s: float = 120.0
+    stock: StockModel = ALWAYS
+    is_out: bool = False
+
+    @property
+    def num_there(self) -> int:
+        """How many nodes can be had now."""
+        return 0 if self.is_out else self.num_free
 
 
 @dataclass(slots=True)
@@ -118,6 +128,7 @@ class SimCloud:
         self._spent_usd = 0.0
         for pool in pools:
             self._schedule_interruption(pool)
+            self._schedule_stock(pool)
 
     # What the cloud itself knows and does
 
@@ -153,7 +164,7 @@ class SimCloud:
         self._look()
         wish = need.wish
         return [
-            replace(pool.offer, num_nodes=pool.num_free, start_up_s=pool.start_up_s, loss_per_hour=pool.loss_per_hour)
+            replace(pool.offer, num_nodes=pool.num_there, start_up_s=pool.start_up_s, loss_per_hour=pool.loss_per_hour)
             for pool in self._pools.values()
             if pool.offer.pool.shape in need.by_shape
             and (not wish.clouds or self.name in wish.clouds)
@@ -274,7 +285,7 @@ class SimCloud:
                 region=lease.pool.region,
             )
         now_s = self._world.time_s
-        come = min(lease.num_nodes, pool.num_free)
+        come = min(lease.num_nodes, pool.num_there)
         pool.num_free -= come
         machines = [
             _Machine(
@@ -353,6 +364,17 @@ class SimCloud:
             return
         wait_s = self._random.expovariate(pool.loss_per_hour) * HOUR_S
         self._world.after(wait_s, partial(self._announce, pool))
+
+    def _schedule_stock(self, pool: SimPool) -> None:
+        """Have the pool run out of stock, or come back, when its model says; what is held stays held."""
+        if not pool.stock.out_per_hour:
+            return
+        rate_per_hour = pool.stock.back_per_hour if pool.is_out else pool.stock.out_per_hour
+        self._world.after(self._random.expovariate(rate_per_hour) * HOUR_S, partial(self._turn_stock, pool))
+
+    def _turn_stock(self, pool: SimPool) -> None:
+        pool.is_out = not pool.is_out
+        self._schedule_stock(pool)
 
     def _announce(self, pool: SimPool) -> None:
         taken_at_s = self._world.time_s + pool.notice_s

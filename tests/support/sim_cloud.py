@@ -6,6 +6,7 @@ from airflow_llmsched.domain.capacity import Offer, Pool
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import NodeNotice
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.sim.clock import VirtualClock
 from airflow_llmsched.sim.cloud import SimCloud, SimPool
 from airflow_llmsched.sim.world import SimWorld
@@ -20,10 +21,11 @@ def sim_pool(
     num_free: int = 8,
     loss_per_hour: float = 0.0,
     region: str = "sim-east",
+    stock: StockModel = ALWAYS,
 ) -> SimPool:
     pool = Pool(cloud="sim", region=region, zone=f"{region}-{zone}", shape="sim.8x", capacity_type=capacity_type)
     offer = Offer(pool=pool, usd_per_hour=usd_per_hour, priced_at_s=1_750_000_000.0, source="sim")
-    return SimPool(offer=offer, num_free=num_free, loss_per_hour=loss_per_hour)
+    return SimPool(offer=offer, num_free=num_free, loss_per_hour=loss_per_hour, stock=stock)
 
 
 class SimCloudHarness(CloudHarness):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import LeaseState
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.errors import InternalError
+from airflow_llmsched.errors import CapacityError, InternalError
+from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.testing.cloud_contract import lease_key, origin
 from tests.support.sim_cloud import SimCloudHarness, sim_pool
 
@@ -67,6 +71,37 @@ def test_room_comes_back_from_what_is_given_back_but_not_from_what_was_taken() -
 
 def test_spot_nodes_are_taken_together_about_as_often_as_said() -> None:
     assert len(losses_of(1)) == pytest.approx(100, abs=30)  # of 2,000 hours at 0.05 an hour
+
+
+SCARCE = StockModel(out_per_hour=0.1, back_per_hour=0.4)
+NEED = Requirement(by_shape={"sim.8x": ShapeNeed(num_nodes=2, work_s=3600.0)})
+
+
+def test_capacity_is_out_of_stock_as_often_and_for_as_long_as_its_model_says() -> None:
+    harness = SimCloudHarness(sim_pool(stock=SCARCE), seed=3)
+    seen = []
+    for _ in range(6000):
+        harness.advance(1800.0)
+        seen.append(harness.cloud.offers(NEED)[0].num_nodes)
+    assert set(seen) == {0, 8}
+    assert seen.count(0) / len(seen) == pytest.approx(SCARCE.out_ratio, abs=0.04)
+    num_outages = sum(before == 8 and after == 0 for before, after in itertools.pairwise(seen))
+    assert seen.count(0) * 0.5 / num_outages == pytest.approx(1 / 0.4, rel=0.25)
+
+
+def test_capacity_that_is_out_of_stock_is_refused_and_what_is_held_stays() -> None:
+    harness = SimCloudHarness(sim_pool(stock=SCARCE), seed=3)
+    rent(harness)
+    pool = harness.cloud.pool(harness.offer().pool)
+    while not pool.is_out:
+        harness.advance(600.0)
+    with pytest.raises(CapacityError):
+        rent(harness, 2)
+    assert len(harness.billed()) == 2
+    while pool.is_out:
+        harness.advance(600.0)
+    rent(harness, 3)
+    assert len(harness.billed()) == 4
 
 
 def test_a_seed_decides_the_interruptions() -> None:
