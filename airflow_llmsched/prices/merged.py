@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.capacity import Offer, Pool
@@ -32,11 +32,13 @@ class AgedSource:
 class MergedPrices:
     """A ``PriceSource`` over others. Of equally old prices the first source's counts.
 
+    Whose price it is, the capacity is as the first source that offers it says: put what is live before what was stored.
+
     A source that cannot be read, or whose data is damaged, is counted with its name while another can be read: prices
     go on being known when one cloud's price list is down.
 
     What a source offers without a price (a cloud that tells what is free, not what it costs) takes the newest price
-    that another names for its pool, else for its pool's whole region, and keeps what it says of the capacity.
+    that another names for its pool, else for its pool's whole region.
     """
 
     def __init__(self, *sources: AgedSource) -> None:
@@ -72,41 +74,52 @@ class MergedPrices:
 def _newest(
     batches: Sequence[tuple[float | None, Sequence[Offer]]], rejections: Counter[str], *, now_s: float
 ) -> tuple[Offer, ...]:
+    first: dict[_Key, Offer] = {}
     newest: dict[_Key, Offer] = {}
-    unpriced: dict[_Key, Offer] = {}
     for max_age_s, offers in batches:
         for offer in offers:
-            if math.isnan(offer.usd_per_hour):
-                unpriced.setdefault(_key(offer), offer)
+            key, is_priced = _key(offer), not math.isnan(offer.usd_per_hour)
+            reason = _why_not(offer, max_age_s=max_age_s, now_s=now_s) if is_priced else None
+            if reason:
+                rejections[reason] += 1
                 continue
-            if offer.priced_at_s > now_s + CLOCK_SKEW_S:
-                rejections["priced in the future"] += 1
-                continue
-            if max_age_s is not None and now_s - offer.priced_at_s > max_age_s:
-                rejections["older than their source may be"] += 1
-                continue
-            known = newest.get(_key(offer))
-            rejections["for which there is another price, as new or newer"] += known is not None
-            if known is None or offer.priced_at_s > known.priced_at_s:
-                newest[_key(offer)] = offer
-    newest |= _priced(unpriced, newest, rejections)
-    return tuple(newest[key] for key in sorted(newest))
-
-
-def _priced(
-    unpriced: Mapping[_Key, Offer], newest: Mapping[_Key, Offer], rejections: Counter[str]
-) -> Mapping[_Key, Offer]:
+            first.setdefault(key, offer)
+            known = newest.get(key)
+            rejections["for which there is another price, as new or newer"] += is_priced and known is not None
+            if is_priced and (known is None or offer.priced_at_s > known.priced_at_s):
+                newest[key] = offer
     found = {}
-    for key, offer in unpriced.items():
+    for key, offer in first.items():
         pool, starts_at_s, ends_at_s = key
         named = newest.get(key) or newest.get((replace(pool, zone=""), starts_at_s, ends_at_s))
         if named is None:
             rejections["without a price"] += 1
         else:
-            found[key] = replace(
-                offer, usd_per_hour=named.usd_per_hour, priced_at_s=named.priced_at_s, source=named.source
-            )
-    return found
+            found[key] = _at_price_of(offer, named)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _why_not(offer: Offer, *, max_age_s: float | None, now_s: float) -> str | None:
+    if offer.priced_at_s > now_s + CLOCK_SKEW_S:
+        return "priced in the future"
+    if max_age_s is not None and now_s - offer.priced_at_s > max_age_s:
+        return "older than their source may be"
+    return None
+
+
+def _at_price_of(offer: Offer, named: Offer) -> Offer:
+    """Return ``offer`` at the other's price, filled in with what only the other tells."""
+    same = named.pool == offer.pool
+    return replace(
+        offer,
+        usd_per_hour=named.usd_per_hour,
+        priced_at_s=named.priced_at_s,
+        source=named.source,
+        num_nodes=named.num_nodes if offer.num_nodes is None and same else offer.num_nodes,
+        loss_per_hour=named.loss_per_hour if offer.loss_per_hour is None and same else offer.loss_per_hour,
+        jurisdiction=offer.jurisdiction or named.jurisdiction,
+        vendor=offer.vendor or named.vendor,
+    )
 
 
 def _key(offer: Offer) -> _Key:

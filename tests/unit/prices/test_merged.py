@@ -101,7 +101,7 @@ def test_live_prices_stand_above_the_built_in_list() -> None:
     done = merged(AgedSource(source=ListPrices()), told(live))
     assert len(done.offers) == len(ListPrices().offers(now_s=NOW_S).offers)
     (found,) = [each for each in done.offers if each.pool == live.pool]
-    assert found == live
+    assert found == replace(live, jurisdiction="US", vendor="nvidia")
 
 
 def test_capacity_without_a_price_takes_that_of_its_pool_else_of_its_region_and_stays_as_it_is() -> None:
@@ -116,6 +116,14 @@ def test_capacity_without_a_price_takes_that_of_its_pool_else_of_its_region_and_
     ]
     assert [each.priced_at_s for each in done.offers] == [NOW_S - 800, NOW_S - 900, NOW_S - 800]
     assert done.rejections == {"without a price": 1}
+
+
+def test_capacity_is_as_the_first_source_says_at_whatever_price_is_newest() -> None:
+    live = priced(5.0, age_s=900, num_nodes=2, vendor="nvidia")
+    stored = priced(4.0, age_s=60, num_nodes=9, loss_per_hour=0.3, jurisdiction="EU")
+    (offer,) = merged(told(live), told(stored)).offers
+    assert (offer.usd_per_hour, offer.priced_at_s, offer.num_nodes) == (4.0, NOW_S - 60, 2)
+    assert (offer.loss_per_hour, offer.jurisdiction, offer.vendor) == (0.3, "EU", "nvidia")
 
 
 def test_needs_a_source_and_an_age_that_means_something() -> None:
