@@ -80,7 +80,9 @@ class Job:
 
     def driver(self, *, left_s: float = TERMS.time_s) -> RentalDriver:
         pools = self.harness.cloud
-        terms = SpotTerms(time_s=left_s, work_s=TERMS.work_s, changeover_s=TERMS.changeover_s, spot_ratio=0.3)
+        terms = SpotTerms(
+            time_s=max(left_s, TICK_S), work_s=TERMS.work_s, changeover_s=TERMS.changeover_s, spot_ratio=0.3
+        )
         return RentalDriver(
             self.house.renter(),
             self.policy,
@@ -150,18 +152,21 @@ def test_a_run_whose_driver_dies_at_any_effect_is_in_time_and_leaves_nothing() -
     assert num_passages > 20
     for fatal in range(1, num_passages + 1, 3):
         job = Job.of(up_ZT, GreedySpot())
-        driver = job.driver()
+        drivers = [job.driver()]
+
+        def tick(work_s: float, job: Job = job, drivers: list[RentalDriver] = drivers) -> Held:
+            try:
+                return drivers[-1].tick(work_s=work_s, overhead_s=job.overhead_s, tick_s=TICK_S)
+            except WorkerDied:
+                drivers.append(job.driver(left_s=TERMS.time_s - job.tick * TICK_S))
+                return drivers[-1].tick(work_s=work_s, overhead_s=TERMS.changeover_s, tick_s=TICK_S)
+
         with listening(CrashPoints(fatal)):
             while job.tick < int(TERMS.time_s / TICK_S):
                 job.let_the_market_move()
-                try:
-                    held = driver.tick(work_s=job.work_s, overhead_s=job.overhead_s, tick_s=TICK_S)
-                except WorkerDied:
-                    driver = job.driver(left_s=TERMS.time_s - job.tick * TICK_S)
-                    held = driver.tick(work_s=job.work_s, overhead_s=TERMS.changeover_s, tick_s=TICK_S)
-                job.compute(held)
+                job.compute(tick(job.work_s))
                 assert len(job.harness.cloud.find_all()) <= 1
-            driver.tick(work_s=0.0, overhead_s=0.0, tick_s=TICK_S)
+            tick(0.0)
         assert job.work_s == 0.0, fatal
         assert job.harness.billed() == frozenset(), fatal
 
