@@ -1,18 +1,15 @@
 """One run on the local engine as the processes of the crash harness share it: a folder, and all else made from it.
 
-A worker, a triggerer, a teardown and a reaper are each a process of their own (``Cast.start``), forked from a server
-that has imported everything, so that one costs milliseconds. What it hands on it leaves in the folder.
+A worker, a triggerer, a teardown and a reaper are each a process of their own (``House.actor``). What it hands on it
+leaves in the folder.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
+import shlex
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +18,8 @@ from typing import Any
 
 from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.dcp import DcpFormat
-from airflow_llmsched.control import runs
+from airflow_llmsched.control import fencing, runs, snapshots
+from airflow_llmsched.control import journal as journals
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.closing import SPEC_FILE, open_closing_driver
 from airflow_llmsched.control.context import Outcome, RunContext, Watch
@@ -38,18 +36,18 @@ from airflow_llmsched.domain.identity import NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import RetrySpec, WorkloadSpec
-from airflow_llmsched.effect_points import Side, listen
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.objects.local import LocalStore
-from airflow_llmsched.telemetry.channel import DirectoryChannel
-from tests.support import crash_rank
-from tests.support.crashing import Gun, Recorder, Shot
+from airflow_llmsched.objects.remote import RemoteStore
+from airflow_llmsched.ports import ObjectStore, RunChannel
+from airflow_llmsched.telemetry.channel import DirectoryChannel, open_witness
+from airflow_llmsched.telemetry.http_channel import ObjectChannel
+from tests.support import crash_rank, seaweed
+from tests.support.crash_actor import LIMIT_S, Actor
 from tests.support.sim_house import plan_of, workload_of
 
 RANK = str(Path(crash_rank.__file__))
-LIMIT_S = 90.0
-"""How long anything may take on a loaded machine."""
-
+_PYTHON = sys.executable
 REAPER_LIMITS = ReaperLimits(skew_s=0.0, silence_s=0.5, unleased_s=0.0)
 
 
@@ -57,13 +55,16 @@ REAPER_LIMITS = ReaperLimits(skew_s=0.0, silence_s=0.5, unleased_s=0.0)
 class Settings:
     """What all processes of one run agree on.
 
-    ``fails``: a rank of the first gang fails. ``ends_early``: the deadline strikes in the middle. ``holds``: at the
-    shot, ranks begin to stand still.
+    ``fails``: a rank of the first gang fails. ``misstarts``: a supervisor of the first launch does not start.
+    ``ends_early``: the deadline strikes in the middle. ``holds``: at the shot, ranks begin to stand still. ``s3``: the
+    address of the server in whose bucket journal and channels are; none: they are in the folder.
     """
 
     root: str
     run_key: str
+    s3: str = ""
     fails: bool = False
+    misstarts: bool = False
     ends_early: bool = False
     holds: bool = True
     lease_s: float = 60.0
@@ -76,7 +77,7 @@ class House:
         self.settings = settings
         self.root = Path(settings.root)
         self.run_key = RunKey(settings.run_key)
-        self.store = LocalStore(str(self.root / "state"))
+        self.store: ObjectStore = self._bucket("state") if settings.s3 else LocalStore(str(self.root / "state"))
         self.engine = LocalEngine(root=str(self.root / "engine"), num_nodes=4, slots_per_node=1)
         self.clock = SystemClock()
         self.began_at_s = self.clock.now_s()
@@ -91,7 +92,7 @@ class House:
             workload=self.workload,
             run_dir=str(self.root / "run"),
             checkpoint_root=str(self.root / "checkpoints"),
-            command=(sys.executable, "-S", "-E", RANK, str(self.root), "fails" if self.settings.fails else "works"),
+            command=(_PYTHON, "-S", "-E", RANK, str(self.root), "fails" if self.settings.fails else "works"),
             num_steps=crash_rank.NUM_STEPS,
             deadline_s=float(deadline.read_text()) if deadline.exists() else None,
             owner=owner,
@@ -103,6 +104,7 @@ class House:
             flush_interval_s=0.05,
             lease_s=self.settings.lease_s,
             handoff_limit_s=5.0,
+            channel_dir=f"s3://{seaweed.BUCKET}/{self.run_key}" if self.settings.s3 else "",
         )
         return RunDriver(
             context=context,
@@ -110,9 +112,41 @@ class House:
             engine=self.engine,
             planner=partial(_two_nodes, from_behind=owner != "try-1"),
             checkpoints=DcpFormat(),
-            open_channel=DirectoryChannel,
+            open_channel=self.open_channel,
             clock=self.clock,
         )
+
+    def actor(self, role: str, *, owner: str = "try-1", generation: int = 0) -> Actor:
+        """Return a process that is to play ``role``. Once it is shot, ranks hold where the run's settings say so."""
+        marks = self.root / "hold" if self.settings.holds else None
+        return Actor(play, self.settings, role, owner, generation, files=self.root / role, marks=marks)
+
+    def open_channel(self, channel_root: str) -> RunChannel:
+        """Open control's end of an attempt's channel."""
+        if not self.settings.s3:
+            return DirectoryChannel(channel_root)
+        name = channel_root.rpartition("/")[2]
+        store = self._bucket(f"channel/{name}")
+        return ObjectChannel(store, "", presigner=store, links=self.root / "links" / name)
+
+    def _bucket(self, prefix: str) -> RemoteStore:
+        return RemoteStore(
+            f"s3://{seaweed.BUCKET}/{self.run_key}/{prefix}",
+            config=seaweed.config(self.settings.s3),
+            client_options={"allow_http": True},
+        )
+
+    def misstarting_python(self) -> Path:
+        """Return a Python that fails the second time that anyone starts it."""
+        path = self.root / "python"
+        if not path.exists():
+            root, python = shlex.quote(str(self.root)), shlex.quote(sys.executable)
+            path.write_text(
+                f"#!/bin/sh\nmkdir {root}/start-1 2>/dev/null || {{ mkdir {root}/start-2 2>/dev/null && exit 1; }}\n"
+                f'exec {python} "$@"\n'
+            )
+            path.chmod(0o700)
+        return path
 
     @property
     def workload(self) -> WorkloadSpec:
@@ -157,7 +191,7 @@ class House:
         return outcome
 
     def _watch(self, state: WatchState) -> Handover:
-        channel = DirectoryChannel(state.channel_root) if state.handle else None
+        channel = self.open_channel(state.channel_root) if state.handle else None
         while True:
             state = self._in_the_middle(state)
             state, verdict = step(self.engine, channel, state, self.clock)
@@ -179,7 +213,7 @@ class House:
             store=self.store,
             deployment_id=deployment_id(self.store),
             engine=self.engine,
-            open_witness=DirectoryChannel,
+            open_witness=open_witness,
             ask=lambda _dag_id, _run_id: AirflowWord.UNKNOWN,
             clock=self.clock,
             limits=REAPER_LIMITS,
@@ -193,6 +227,10 @@ class House:
                     reaped += reaper.reap(each).stopped
             time.sleep(0.05)
         return reaped
+
+    def preempt(self, _owner: str, _generation: int) -> None:
+        """Be the platform that takes a node of the first gang, for longer than the run lasts."""
+        self.engine.preempt("n0", grace_s=0.5)
 
     def evidence(self) -> list[dict[str, Any]]:
         """Return what ranks wrote, in the order in which it happened."""
@@ -235,93 +273,16 @@ ROLES: dict[str, Callable[[House, str, int], object]] = {
     "cancel": House.cancel,
     "release": House.release,
     "reap": House.reap,
+    "preempt": House.preempt,
 }
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__])
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What a process is to do, and what befalls it: at its ``shot`` it sends itself the ``signal``."""
-
-    settings: Settings
-    role: str
-    owner: str
-    generation: int
-    files: str
-    shot: Shot | None = None
-    signal: int = signal.SIGKILL
-    records: bool = False
-
-
-class Actor:
-    """A process that plays one role of a run."""
-
-    def __init__(self, house: House, role: str, *, owner: str = "try-1", generation: int = 0) -> None:
-        files = str(house.root / f"{role}-{time.monotonic_ns()}")
-        self._part = _Part(settings=house.settings, role=role, owner=owner, generation=generation, files=files)
-        self.process: Any = None
-
-    def start(self, *, shot: Shot | None = None, number: int = signal.SIGKILL, records: bool = False) -> Actor:
-        """Set out. At its ``shot`` it sends itself signal ``number``; ``records``: it notes what it passes."""
-        part = replace(self._part, shot=shot, signal=int(number), records=records)
-        self.process = _SERVER.Process(target=_play, args=(part,))
-        self.process.start()
-        return self
-
-    def end(self) -> int:
-        """Wait for the end and return the exit code, negative for a signal."""
-        self.process.join(LIMIT_S)
-        if self.process.exitcode is None:
-            self.process.kill()
-            raise AssertionError(f"{self._part.files} did not end within {LIMIT_S} s\n{self.log()}")
-        code: int = self.process.exitcode
-        return code
-
-    def result(self) -> Any:
-        """Wait for an orderly end and return what it came to, as plain values."""
-        assert self.end() == 0, self.log()
-        return json.loads(self._path("result").read_text())
-
-    def passages(self) -> list[Shot]:
-        """Return the first and the last passage of each point."""
-        self.result()
-        plain = json.loads(self._path("passages").read_text())
-        return [Shot(point, Side(side), occurrence) for point, side, occurrence in plain]
-
-    def log(self) -> str:
-        """Return what it printed."""
-        path = self._path("log")
-        return path.read_text() if path.exists() else ""
-
-    def _path(self, ending: str) -> Path:
-        return Path(f"{self._part.files}.{ending}")
-
-
-def _play(part: _Part) -> None:
-    """Be the process: all of it happens here, after the fork."""
-    log = os.open(f"{part.files}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    runs.CLOCK_SKEW_S = 0.0  # one machine has one clock
-    recorder = Recorder()
-
-    def shoot() -> None:
-        if part.settings.holds:
-            (Path(part.settings.root) / "hold").touch()
-        os.kill(os.getpid(), part.signal)
-
-    if part.shot is not None:
-        listen(Gun(part.shot, shoot))
-    elif part.records:
-        listen(recorder)
-    try:
-        result = ROLES[part.role](House(part.settings), part.owner, part.generation)
-    except BaseException:
-        traceback.print_exc()
-        raise
-    listen(None)
-    passages = [(each.point, each.side, each.occurrence) for each, _ in recorder.first_and_last()]
-    Path(f"{part.files}.passages").write_text(json.dumps(passages))
-    Path(f"{part.files}.result").write_text(json.dumps(codec.to_plain(result)))
+def play(settings: Settings, role: str, owner: str, generation: int) -> object:
+    """Be a process that plays ``role`` of the run."""
+    runs.CLOCK_SKEW_S = fencing.CLOCK_SKEW_S = 0.0  # one machine has one clock
+    house = House(settings)
+    if settings.misstarts:
+        sys.executable = str(house.misstarting_python())
+    if settings.s3:
+        journals.BUNDLE_SIZE, snapshots.SNAPSHOT_EVERY = 4, 3  # as if the run had lasted for months
+    return ROLES[role](house, owner, generation)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import secrets
+import shutil
 import signal
 import tempfile
 import threading
@@ -20,9 +23,10 @@ from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.machine import RunPhase, fold
 from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import TransientError
-from airflow_llmsched.telemetry.channel import DirectoryChannel
+from tests.support import seaweed
+from tests.support.crash_actor import LIMIT_S, Actor
 from tests.support.crash_combos import Combination, Findings
-from tests.support.crash_house import LIMIT_S, RANK, Actor, House, Settings
+from tests.support.crash_house import RANK, House, Settings
 from tests.support.crash_rank import HOLDS_FROM_STEP, NUM_RANKS, NUM_STEPS
 from tests.support.crash_watch import Observer, processes
 from tests.support.crashing import Shot
@@ -34,12 +38,18 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A run's ``settings``, what is done unharmed (``before``), and the role of the process that is shot."""
+    """A run's settings, what is done unharmed (``before``), and the role of the process that is shot.
+
+    ``points`` begin the names of those at which it is shot; the others that it passes are shot in other scenarios.
+    """
 
     role: str
     follow_ups: tuple[str, ...]
+    points: tuple[str, ...] = ("",)
     before: Callable[[House], None] = lambda _house: None
+    in_bucket: bool = False
     fails: bool = False
+    misstarts: bool = False
     ends_early: bool = False
     ends: tuple[str, ...] = ("succeeded",)
     owner: str = "try-1"
@@ -49,13 +59,13 @@ class Scenario:
 def _to_the_middle(house: House) -> None:
     """Bring a healthy run to the middle of its training, deferred, and have it stand there."""
     (house.root / "hold").touch()
-    Actor(house, "start").start().result()
+    house.actor("start").start().result()
     wait_until(lambda: house.reached(HOLDS_FROM_STEP), LIMIT_S)
 
 
 def _dead_before_it_submits(house: House) -> None:
     """Have a first try die with a launch intended: whoever ends it must see to it that it is never made."""
-    assert Actor(house, "attempt").start(shot=Shot("run.submit", Side.BEFORE, 1)).end() == -signal.SIGKILL
+    assert house.actor("attempt").start(shot=Shot("run.submit", Side.BEFORE, 1)).end() == -signal.SIGKILL
     (house.root / "hold").unlink(missing_ok=True)
 
 
@@ -65,7 +75,25 @@ def _to_the_reaper(house: House) -> None:
     _hang(house)
 
 
+def _to_orphans(house: House) -> None:
+    """Leave ranks behind whose supervisors and wrappers were killed all at once."""
+    _to_the_middle(house)
+    above = [each for each in processes(house.run_key, program=RANK) if not each.runs_rank]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # whoever sees another go ends the ranks
+        for each in above:
+            _signal(each.pid, number)
+
+
+def _to_a_deleted_gang(house: House) -> None:
+    """Leave behind a gang whose directory somebody deleted, before its supervisors could see that."""
+    _to_the_reaper(house)
+    shutil.rmtree(house.root / "engine" / "gangs")
+
+
 _WORKER = ("retried", "cleared", "failed", "success", "left", "hung", "late", "thawed")
+_BUCKET = ("retried", "cleared", "failed", "success", "left", "late", "thawed")
+"""Without ``hung``: the reaper stops no gang whose channel is in a bucket, where it sees no agent's silence."""
+
 _TRIGGERER = ("moved", "cleared", "failed", "success", "left", "hung", "thawed")
 _EARLY = ("succeeded", "failed")
 
@@ -88,10 +116,38 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "released": Scenario(role="release", follow_ups=("failed", "cleared", "left", "hung"), before=_to_the_middle),
     "reaped": Scenario(role="reap", follow_ups=("hung", "cleared", "failed"), before=_to_the_reaper),
+    "misstarts": Scenario(
+        role="attempt",
+        follow_ups=_WORKER,
+        misstarts=True,
+        points=("local.submit.abort", "local.submit.end_aborted", "local.submit.tidy"),
+    ),
+    "orphaned": Scenario(
+        role="attempt", follow_ups=_WORKER, before=_to_orphans, owner="try-2", generation=1, points=("local.stop.",)
+    ),
+    "deleted": Scenario(
+        role="attempt",
+        follow_ups=_WORKER,
+        before=_to_a_deleted_gang,
+        owner="try-2",
+        generation=1,
+        points=("local.stop.",),
+    ),
+    "preempted": Scenario(role="preempt", follow_ups=_WORKER, before=_to_the_middle, points=("local.preempt.",)),
+    "bucket": Scenario(
+        role="attempt", follow_ups=_BUCKET, in_bucket=True, fails=True, points=("objects.remote.", "channel.store.")
+    ),
+    "bucket_triggerer": Scenario(
+        role="trigger",
+        follow_ups=("moved", *_BUCKET),
+        before=_to_the_middle,
+        in_bucket=True,
+        points=("channel.store.",),
+    ),
 }
 
 
-_UNDER_A_LOCK = "local.submit."
+_UNDER_A_LOCK = ("local.submit.", "local.preempt.take_down", "local.preempt.notice")
 """Whoever stands still there holds a lock of the engine, for which others wait until it is thawed or killed."""
 
 
@@ -149,6 +205,8 @@ def _is_wanted(shot: Shot, scenario: str) -> bool:
 
     Stopping leaves a record only for supervisors that do not end by themselves: sure only where they hang.
     """
+    if not shot.point.startswith(SCENARIOS[scenario].points):
+        return False
     if shot.point == "local.stop.record":
         return scenario == "reaped"
     if shot.point.startswith(("watch.", "channel.")):
@@ -183,7 +241,9 @@ def _house(root: str, scenario: Scenario, follow_up: str) -> House:
     settings = Settings(
         root=root,
         run_key=f"ls-{secrets.token_hex(10)}",
+        s3=_s3() if scenario.in_bucket else "",
         fails=scenario.fails,
+        misstarts=scenario.misstarts,
         ends_early=scenario.ends_early,
         # Whoever comes late finds a gang that has run on to its end.
         holds=follow_up != "late",
@@ -192,8 +252,17 @@ def _house(root: str, scenario: Scenario, follow_up: str) -> House:
     return House(settings).open()
 
 
+@functools.cache
+def _s3() -> str:
+    """Return the address of a real S3 server, which lives as long as this process."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="llmsched-crash-", ignore_cleanup_errors=True))
+    return stack.enter_context(seaweed.seaweed_server(Path(folder)))
+
+
 def _victim(house: House, scenario: Scenario) -> Actor:
-    return Actor(house, scenario.role, owner=scenario.owner, generation=scenario.generation)
+    return house.actor(scenario.role, owner=scenario.owner, generation=scenario.generation)
 
 
 @contextlib.contextmanager
@@ -206,7 +275,7 @@ def _renewed(house: House) -> Iterator[None]:
             with contextlib.suppress(TransientError):
                 root = snapshots.rebuild(house.journal).state.channel_root
                 if root:
-                    DirectoryChannel(root).renew(until_s=house.clock.now_s() + house.settings.lease_s)
+                    house.open_channel(root).renew(until_s=house.clock.now_s() + house.settings.lease_s)
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()
@@ -220,14 +289,13 @@ def _renewed(house: House) -> Iterator[None]:
 def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
     """Stop the process at the shot; have another take its place; then let the first go on, in the middle of that."""
     first = _victim(house, scenario).start(shot=combination.shot, number=signal.SIGSTOP)
-    wait_until(lambda: _state(first.process.pid) in "TZ", LIMIT_S)
-    assert _state(first.process.pid) == "T", f"it was never there\n{first.log()}"
+    first.wait_until_it_stands_still()
     if scenario.role == "trigger":
-        second = Actor(house, "go_on", owner=scenario.owner, generation=scenario.generation).start()
+        second = house.actor("go_on", owner=scenario.owner, generation=scenario.generation).start()
     else:
-        second = Actor(house, "attempt", owner="try-3", generation=scenario.generation).start()
+        second = house.actor("attempt", owner="try-3", generation=scenario.generation).start()
         wait_until(lambda: _has_begun(house, "try-3") or not second.process.is_alive(), LIMIT_S)
-    os.kill(first.process.pid, signal.SIGCONT)
+    first.thaw()
     (house.root / "hold").unlink(missing_ok=True)
     first.end()  # Airflow runs no more of it: how it ends is nobody's business
     assert second.result()["kind"] in scenario.ends
@@ -260,26 +328,26 @@ def _late(house: House, scenario: Scenario) -> None:
 
 
 def _try(house: House, scenario: Scenario, *, generation: int) -> None:
-    actor = Actor(house, "attempt", owner="try-3", generation=generation).start()
-    wait_until(lambda: _has_begun(house, "try-3") or not actor.process.is_alive(), LIMIT_S)
+    player = house.actor("attempt", owner="try-3", generation=generation).start()
+    wait_until(lambda: _has_begun(house, "try-3") or not player.process.is_alive(), LIMIT_S)
     (house.root / "hold").unlink(missing_ok=True)
-    result = actor.result()
+    result = player.result()
     assert result["kind"] in scenario.ends, result
 
 
 def _moved(house: House, scenario: Scenario) -> None:
     """Another triggerer goes on, with the state in which the task was deferred."""
-    actor = Actor(house, "go_on", owner=scenario.owner, generation=scenario.generation).start()
+    player = house.actor("go_on", owner=scenario.owner, generation=scenario.generation).start()
     (house.root / "hold").unlink(missing_ok=True)
-    result = actor.result()
+    result = player.result()
     assert result["kind"] in scenario.ends, result
 
 
 def _failed(house: House, _scenario: Scenario) -> None:
     """Marked as failed: the teardown comes."""
-    Actor(house, "release").start().result()
+    house.actor("release").start().result()
     assert not any(each.runs_rank for each in processes(house.run_key, program=RANK))
-    assert Actor(house, "release").start().result() == []
+    assert house.actor("release").start().result() == []
     state = snapshots.rebuild(house.journal).state
     assert state.released or state.phase is RunPhase.NEW
 
@@ -293,13 +361,13 @@ def _success(house: House, scenario: Scenario) -> None:
 def _left(house: House, _scenario: Scenario) -> None:
     """Nobody comes back: the gang ends itself when its lease runs out."""
     wait_until(lambda: not processes(house.run_key, program=RANK), LIMIT_S, poll_s=0.1)
-    assert Actor(house, "reap").start().result() == []
+    assert house.actor("reap").start().result() == []
 
 
 def _hung(house: House, _scenario: Scenario) -> None:
     """Nobody comes back, and the agents hang: only the reaper can end it."""
     _hang(house)
-    Actor(house, "reap").start().result()
+    house.actor("reap").start().result()
     assert not any(each.runs_rank for each in processes(house.run_key, program=RANK))
 
 
@@ -340,14 +408,6 @@ def _end(house: House) -> None:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _state(pid: int) -> str:
-    """Return the kernel's letter for a process; Z for one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def _check(house: House, combination: Combination, observer: Observer) -> Findings:

@@ -70,9 +70,10 @@ class Pipeline:
         self.generation = 0
         self._dag_id = dag_id
         corpus = folder / "corpus"
-        corpus.mkdir(parents=True, exist_ok=True)
-        for number in range(5):
-            (corpus / f"{number}.txt").write_text(f"text number {number}\n" * 20)
+        if not corpus.exists():
+            corpus.mkdir(parents=True)
+            for number in range(5):
+                (corpus / f"{number}.txt").write_text(f"text number {number}\n" * 20)
 
     def task(self, name: str, **arguments: Any) -> Any:
         """Return a new operator of the pipeline."""
