@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_llmsched import codec
+from airflow_llmsched.control.closing import SPEC_FILE
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.task_files import newest_task_file
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, StepRecord
 from airflow_llmsched.domain.workload import WorkloadSpec
@@ -84,8 +86,9 @@ class RunWatcher:
 
     def __init__(self, state_root: str, run_key: RunKey) -> None:
         self.directory = Path(state_root) / "runs" / run_key
-        self._journal = Journal(open_store(state_root), run_key)
-        self._num_steps = _num_steps(self.directory / "spec.json")
+        store = open_store(state_root)
+        self._journal = Journal(store, run_key)
+        self._num_steps = codec.from_json(WorkloadSpec, newest_task_file(store, run_key, SPEC_FILE)).num_steps
         self._attempts: dict[str, AttemptView] = {}
         self._cursors: dict[str, ChannelCursor] = {}
 
@@ -109,7 +112,3 @@ class RunWatcher:
         names = sorted(path.name for path in channels.iterdir()) if channels.exists() else []
         matches = [(name, _ATTEMPT_NAME.search(name)) for name in names]
         return [(name, int(match[1]), int(match[2])) for name, match in matches if match is not None]
-
-
-def _num_steps(spec_path: Path) -> int:
-    return codec.from_json(WorkloadSpec, spec_path.read_bytes()).num_steps

@@ -11,6 +11,7 @@ from airflow_llmsched import codec
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.task_files import newest_task_file
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
@@ -21,7 +22,7 @@ from airflow_llmsched.errors import InternalError, ObjectMissingError
 from airflow_llmsched.ports import Clock, Engine, ObjectStore, RunChannel
 
 SPEC_FILE = "spec.json"
-"""Name of a run's workload spec in its folder."""
+"""Name of a run's workload spec among its task files."""
 
 
 def open_closing_driver(
@@ -56,7 +57,7 @@ def open_closing_driver(
 
 def _spec(store: ObjectStore, run_key: RunKey) -> WorkloadSpec:
     try:
-        return codec.from_json(WorkloadSpec, store.get(f"runs/{run_key}/{SPEC_FILE}"))
+        return codec.from_json(WorkloadSpec, newest_task_file(store, run_key, SPEC_FILE))
     except (ObjectMissingError, ValidationError):
         # Ending a run reads nothing of it but the launcher's grace.
         return WorkloadSpec(

@@ -36,7 +36,7 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import EVALUATOR, train_settings
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE
 
-_CLEAR_OUTPUT = EffectPoint("evaluation.clear_output")
+_FOLDER = EffectPoint("evaluation.folder")
 
 CHECKPOINT_VARIABLE = "LLMSCHED_CHECKPOINT"
 OUTPUT_VARIABLE = "LLMSCHED_OUTPUT"
@@ -101,15 +101,15 @@ def stop_evaluation(settings: GangSettings, *, through_generation: int | None = 
     )
 
 
-def read_evaluation(settings: GangSettings, *, checkpoint: str, now_s: float) -> EvaluationResult:
-    """Read what the evaluator wrote and apply the spec's gate; a loss that is not finite never passes.
+def read_evaluation(settings: GangSettings, *, checkpoint: str, attempt: int, now_s: float) -> EvaluationResult:
+    """Read what the evaluator of this launch wrote and apply the spec's gate; a loss that is not finite never passes.
 
     Raises ``DataError`` naming the file when it is no result.
     """
     evaluation = run_files.read_spec(settings.scope).evaluation or EvaluationSpec()
     with contextlib.suppress(OSError):  # it ends by itself
         holds.release(checkpoint, name=_hold_name(settings))
-    path = _output(settings)
+    path = _output(settings, attempt)
     try:
         written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         loss, step = float(written["loss"]), int(written["checkpoint_step"])
@@ -156,10 +156,9 @@ def _gang(
     scope = settings.scope
     manifest = run_files.read(scope, run_files.DATASET_FILE, DatasetManifest, made_by="StageDatasetOperator")
     manifest_path = f"{manifest.root}/manifest.json"
-    output = _output(settings)
-    with _CLEAR_OUTPUT:
+    output = _output(settings, key.attempt)
+    with _FOLDER:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.unlink(missing_ok=True)  # an earlier launch's result must not stand for this one's
     environment = {
         **spec.launcher.environment,
         CHECKPOINT_VARIABLE: checkpoint,
@@ -201,8 +200,9 @@ def _hold_name(settings: GangSettings) -> str:
     return f"{settings.scope.evaluation_key}-g{settings.generation}"
 
 
-def _output(settings: GangSettings) -> Path:
-    return settings.scope.directory / "evaluation" / f"generation-{settings.generation}.json"
+def _output(settings: GangSettings, attempt: int) -> Path:
+    """Return where the evaluator of a launch writes: no launch's result can stand for another's."""
+    return settings.scope.directory / "evaluation" / f"generation-{settings.generation}-attempt-{attempt}.json"
 
 
 def _one_rank(hook: PlacementHook) -> Placement:

@@ -1,4 +1,7 @@
-"""The files of one run that tasks hand to each other. XCom carries only where they are, their digest and a summary."""
+"""The files of one run that tasks hand to each other. XCom carries only where they are, their digest and a summary.
+
+Each try of a task writes its own (``control.task_files``): one that stood still replaces no newer one when it goes on.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pydantic import ValidationError
 
 from airflow_llmsched import codec
 from airflow_llmsched.control import closing
+from airflow_llmsched.control.task_files import newest_task_file, task_file_key
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.effect_points import EffectPoint
@@ -28,9 +32,9 @@ DATASET_FILE = "dataset.json"
 
 
 def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
-    """Store ``value`` in the run's folder. Returns its URI and sha256, small enough for XCom."""
+    """Store ``value`` in the run's folder, as this try's. Returns its URI and sha256, small enough for XCom."""
     data = codec.to_json(value)
-    key = f"runs/{scope.run_key}/{name}"
+    key = _key(scope, name)
     store = scope.store()
     with _WRITE:
         store.put(key, data)
@@ -39,15 +43,14 @@ def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
 
 @_DELETE
 def delete(scope: RunScope, name: str) -> None:
-    """Remove a file of the run; silent when it is absent."""
-    scope.store().delete(f"runs/{scope.run_key}/{name}")
+    """Remove this try's file of the run; silent when it is absent."""
+    scope.store().delete(_key(scope, name))
 
 
 def read(scope: RunScope, name: str, type_: type[T], *, made_by: str) -> T:
-    """Load what :func:`write` stored. Raises ``DataError`` naming the task to run when it is absent or damaged."""
-    key = f"runs/{scope.run_key}/{name}"
+    """Load what the newest try stored. Raises ``DataError`` naming the task to run when it is absent or damaged."""
     try:
-        return codec.from_json(type_, scope.store().get(key))
+        return codec.from_json(type_, newest_task_file(scope.store(), scope.run_key, name))
     except ObjectMissingError as error:
         raise DataError(
             f"{name} of run {scope.run_key} is absent: run {made_by} first, in the same task group"
@@ -70,3 +73,7 @@ def dataset_directory(scope: RunScope, spec: WorkloadSpec) -> Path:
     """Where this spec's data is staged: shared by all runs of the deployment that ask for the same data."""
     wanted = codec.to_json(spec.data)
     return Path(scope.state_root) / "datasets" / hashlib.sha256(wanted).hexdigest()[:16]
+
+
+def _key(scope: RunScope, name: str) -> str:
+    return task_file_key(scope.run_key, name, try_number=scope.try_number)

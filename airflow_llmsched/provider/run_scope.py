@@ -16,7 +16,7 @@ from airflow_llmsched.provider.config import state_root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScope:
-    """One run and where its files are."""
+    """One run and where its files are. ``try_number`` is that of the task that works on it: clears raise it too."""
 
     state_root: str
     run_key: RunKey
@@ -25,6 +25,7 @@ class RunScope:
     task_group_id: str
     started_at_s: float
     deployment_id: str = ""
+    try_number: int = 0
 
     @property
     def directory(self) -> Path:
@@ -76,6 +77,7 @@ def scope_of(context: Mapping[str, Any], *, run_scope: str | None = None) -> Run
         task_group_id=group_id,
         started_at_s=started.timestamp(),
         deployment_id=deployment,
+        try_number=int(ti.try_number or 0),
     )
 
 

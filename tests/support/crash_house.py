@@ -30,6 +30,7 @@ from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.control.reaper import AirflowWord, Reap, ReaperLimits
 from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.task_files import task_file_key
 from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.identity import NodeId, RunKey, RunOrigin
@@ -156,7 +157,7 @@ class House:
 
     def open(self) -> House:
         """Leave the spec where a teardown looks for it."""
-        self.store.put(f"runs/{self.run_key}/{SPEC_FILE}", codec.to_json(self.workload))
+        self.store.put(task_file_key(self.run_key, SPEC_FILE, try_number=1), codec.to_json(self.workload))
         return self
 
     @property

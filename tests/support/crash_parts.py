@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import signal
 import sys
@@ -62,16 +61,32 @@ with open(os.environ["LLMSCHED_OUTPUT"], "w") as file:
 """Tells each generation's result apart, and holds a lock that shows a second one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A try of a task, as Airflow numbers them."""
+
+    generation: int
+    number: int
+
+    @property
+    def context(self) -> dict[str, int]:
+        """Return what of it a task's context says."""
+        return {"try_number": self.number}
+
+
+FIRST, RETRIED, CLEARED = Try(0, 1), Try(0, 2), Try(1, 2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A call (``act``) that is shot, told the folder of its site and the generation of its task.
+    """A call (``act``) that is shot, told the folder of its site and which try of its task it is.
 
     ``prepare`` is called before, unharmed. ``whole`` is what holds whenever somebody looks, ``check`` what holds in the
     end, in the generation that was the last; both raise. ``points`` begin the names of those at which it is shot.
     ``holds``: from the shot on its gang stands still, until somebody else has taken it up.
     """
 
-    act: Callable[[Path, int], object]
+    act: Callable[[Path, Try], object]
     points: tuple[str, ...]
     prepare: Callable[[Path], object] = lambda _folder: None
     whole: Callable[[Path], object] = lambda _folder: None
@@ -92,8 +107,8 @@ def _evaluator(folder: Path) -> str:
     return str(folder / "evaluator.py")
 
 
-def _task(name: str, **arguments: Any) -> Callable[[Path, int], object]:
-    return lambda folder, generation: pipeline(folder, generation).run(name, **arguments)
+def _task(name: str, **arguments: Any) -> Callable[[Path, Try], object]:
+    return lambda folder, try_: pipeline(folder, try_.generation).run(name, context=try_.context, **arguments)
 
 
 def _open(folder: Path) -> None:
@@ -157,8 +172,8 @@ def _check_report(folder: Path, _generation: int) -> None:
     }
 
 
-def _evaluate(folder: Path, generation: int) -> object:
-    return pipeline(folder, generation).run("evaluate_checkpoint", checkpoint=str(folder / CHECKPOINT))
+def _evaluate(folder: Path, try_: Try) -> object:
+    return _task("evaluate_checkpoint", checkpoint=str(folder / CHECKPOINT))(folder, try_)
 
 
 def _staged(folder: Path) -> None:
@@ -208,7 +223,7 @@ def _bundled(folder: Path) -> None:
         journal.append(_records(folder, number), number=number)
 
 
-def _append_too_late(folder: Path, _generation: int) -> None:
+def _append_too_late(folder: Path, _try: Try) -> None:
     """Be a worker that stood still since it had read two records."""
     with contextlib.suppress(JournalRaceError):
         Journal(LocalStore(str(folder)), RUN).append([ev.Woke(at_s=-1.0)], number=3)
@@ -284,20 +299,20 @@ def _passages(name: str) -> tuple[Shot, ...]:
 def run(combination: Combination) -> Findings:
     """Shoot, follow up, and check. Raises ``AssertionError`` when anything is not as it must be."""
     part = PARTS[combination.scenario]
-    generation = int(combination.follow_up.endswith("cleared"))
+    successor = CLEARED if combination.follow_up.endswith("cleared") else RETRIED
     with _site(combination.scenario) as folder:
         observer = Observer(pipeline(folder).scope.evaluation_key, _evaluator(folder))
         with observer.watching():
             if combination.follow_up.startswith("thawed"):
-                _freeze(combination, folder, generation)
+                _freeze(combination, folder, successor)
             else:
                 victim = _player(combination.scenario, folder).start(shot=combination.shot)
                 assert victim.end() == -signal.SIGKILL, f"it was never there\n{victim.log()}"
                 part.whole(folder)
                 _let_go(part, folder)
-                _player(combination.scenario, folder, generation).start().result()
+                _player(combination.scenario, folder, successor).start().result()
             part.whole(folder)
-            part.check(folder, generation)
+            part.check(folder, successor.generation)
         wait_until(lambda: not _evaluators(folder), LIMIT_S)
         assert not (folder / "overlap").exists()
         observer.look()
@@ -310,13 +325,13 @@ def run(combination: Combination) -> Findings:
         )
 
 
-def _freeze(combination: Combination, folder: Path, generation: int) -> None:
+def _freeze(combination: Combination, folder: Path, successor: Try) -> None:
     """Stop the process at the shot; have another take its place; then let the first go on, in the middle of that."""
     part, name = PARTS[combination.scenario], combination.scenario
     first = _player(name, folder).start(shot=combination.shot, number=signal.SIGSTOP)
     first.wait_until_it_stands_still()
     part.whole(folder)
-    second = _player(name, folder, generation).start()
+    second = _player(name, folder, successor).start()
     wait_until(
         lambda: not second.process.is_alive() or _waits_for_a_lock(second.process.pid) or _is_held(folder), LIMIT_S
     )
@@ -361,9 +376,9 @@ def _site(name: str) -> Iterator[Path]:
                     os.kill(each.pid, signal.SIGKILL)
 
 
-def _player(name: str, folder: Path, generation: int = 0) -> Actor:
+def _player(name: str, folder: Path, try_: Try = FIRST) -> Actor:
     marks = folder / "hold" if PARTS[name].holds else None
-    return Actor(_play, name, folder, generation, files=folder / name, marks=marks)
+    return Actor(_play, name, folder, try_, files=folder / name, marks=marks)
 
 
 def _prepare(name: str, folder: Path) -> None:
@@ -371,10 +386,10 @@ def _prepare(name: str, folder: Path) -> None:
     PARTS[name].prepare(folder)
 
 
-def _play(name: str, folder: Path, generation: int) -> object:
+def _play(name: str, folder: Path, try_: Try) -> object:
     """Be the process that plays a part."""
     os.environ.update([_state_root(folder)])
-    return PARTS[name].act(folder, generation)
+    return PARTS[name].act(folder, try_)
 
 
 def _state_root(folder: Path) -> tuple[str, str]:

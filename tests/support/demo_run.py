@@ -7,7 +7,9 @@ from pathlib import Path
 
 from airflow_llmsched import codec
 from airflow_llmsched.cli.demo_watch import AttemptView, RunView
+from airflow_llmsched.control.closing import SPEC_FILE
 from airflow_llmsched.control.journal import Journal, RunSummary
+from airflow_llmsched.control.task_files import task_file_key
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.progress import CheckpointMark, NodeReport, RankProgress, StepRecord
 from airflow_llmsched.domain.workload import (
@@ -62,7 +64,7 @@ class RunOnDisk:
             batch=(BatchPhase(from_tokens=0, sequence_length_tokens=8, num_sequences=4),),
             budget=BudgetSpec(num_steps=num_steps, num_tokens=None if num_steps else 1000),
         )
-        (self.directory / "spec.json").write_bytes(codec.to_json(spec))
+        open_store(self.state_root).put(task_file_key(RUN, SPEC_FILE, try_number=1), codec.to_json(spec))
 
     def report(self, *reports: NodeReport, attempt: int = 1, generation: int = 0) -> None:
         """Append reports to the channel of an attempt."""

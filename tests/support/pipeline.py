@@ -135,6 +135,11 @@ class Pipeline:
         """Return the run's events."""
         return list(Journal(self.scope.store(), self.scope.run_key).read())
 
+    def lose(self, name: str) -> None:
+        """Delete what the run's tasks left under this name."""
+        for path in self.scope.directory.glob(f"tries/*/{name}"):
+            path.unlink()
+
     def live(self, key: RunKey | None = None) -> list[GangHandle]:
         """Return the live gangs under ``key``, by default the training's."""
         found = self.engine.find(key or self.scope.run_key)

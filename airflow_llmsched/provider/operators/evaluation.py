@@ -86,7 +86,9 @@ class EvaluateCheckpointOperator(GangOperator):
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.evaluation_run import read_evaluation, why_not_passed
 
-        evaluated = read_evaluation(settings, checkpoint=self._path(settings), now_s=now_s())
+        evaluated = read_evaluation(
+            settings, checkpoint=self._path(settings), attempt=outcome.num_attempts, now_s=now_s()
+        )
         run_files.write(settings.scope, run_files.EVALUATION_FILE, evaluated)
         if not evaluated.passed:
             raise EvaluationGateError(why_not_passed(evaluated))

@@ -10,12 +10,13 @@ from airflow_llmsched import codec
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.closing import SPEC_FILE, open_closing_driver
 from airflow_llmsched.control.runs import MovedOnError, RunDriver
+from airflow_llmsched.control.task_files import task_file_key
 from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.errors import InternalError
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.sim_house import RUN, SimHouse, workload_of
 
-SPEC = f"runs/{RUN}/{SPEC_FILE}"
+SPEC = task_file_key(RUN, SPEC_FILE, try_number=2)
 
 
 def closing(house: SimHouse) -> RunDriver:

@@ -32,5 +32,5 @@ def test_each_try_and_each_gang_counts_for_itself(scope):
 
 def test_a_damaged_count_starts_again(scope):
     count_broken(scope, "train", owner="1")
-    (scope.directory / "broken-watches-train.json").write_text("{")
+    (scope.directory / "tries" / "000000" / "broken-watches-train.json").write_text("{")
     assert count_broken(scope, "train", owner="1") == 1

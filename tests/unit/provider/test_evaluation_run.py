@@ -40,14 +40,14 @@ def _request(pipeline, outcome):
 
 
 def _write(settings, result):
-    path = settings.scope.directory / "evaluation" / f"generation-{settings.generation}.json"
+    path = settings.scope.directory / "evaluation" / f"generation-{settings.generation}-attempt-1.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     return path
 
 
 def _read(settings):
-    return read_evaluation(settings, checkpoint=CHECKPOINT, now_s=7.0)
+    return read_evaluation(settings, checkpoint=CHECKPOINT, attempt=1, now_s=7.0)
 
 
 def test_the_checkpoint_is_the_one_that_training_ended_with(pipeline):
@@ -78,7 +78,7 @@ def test_the_checkpoint_is_held_from_the_launch_to_the_result(endless, tmp_path)
     assert held(root, now_s=time.time() + 90.0) == {checkpoint}
     assert held(root, now_s=time.time() + 500.0) == frozenset()
     _write(settings, {"loss": 3.0, "checkpoint_step": 6})
-    read_evaluation(settings, checkpoint=str(checkpoint), now_s=7.0)
+    read_evaluation(settings, checkpoint=str(checkpoint), attempt=1, now_s=7.0)
     assert held(root, now_s=time.time()) == frozenset()
 
 
@@ -93,11 +93,13 @@ def test_the_shipped_evaluator_gets_its_batches_and_the_models_shape(make_pipeli
     assert "LLMSCHED_TRAIN" in text
 
 
-def test_a_result_that_an_earlier_launch_left_does_not_stand_for_this_one(endless):
+def test_a_result_that_another_launch_left_does_not_stand_for_this_one(endless):
     settings = _settings(endless)
-    stale = _write(settings, {"loss": 1.0, "checkpoint_step": 6})
-    open_evaluation(settings, checkpoint=CHECKPOINT).start()
-    assert not stale.exists()
+    _write(settings, {"loss": 1.0, "checkpoint_step": 6})
+    with pytest.raises(DataError, match=r"attempt-2\.json is no evaluation result"):
+        read_evaluation(settings, checkpoint=CHECKPOINT, attempt=2, now_s=7.0)
+    outcome = open_evaluation(settings, checkpoint=CHECKPOINT).start()
+    assert "generation-0-attempt-1.json" in json.dumps(_request(endless, outcome))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,9 @@ def test_garbage_beside_a_good_loss_is_garbage(pipeline, num_tokens):
 
 def test_a_missing_result_names_the_file_and_what_belongs_there(pipeline):
     pipeline.run("open_run")
-    with pytest.raises(DataError, match=r"generation-3\.json is no evaluation result.*loss and checkpoint_step"):
+    with pytest.raises(
+        DataError, match=r"generation-3-attempt-1\.json is no evaluation result.*loss and checkpoint_step"
+    ):
         _read(_settings(pipeline, generation=3))
 
 
@@ -153,6 +157,6 @@ def test_stopping_spares_newer_generations_when_told_to_and_needs_no_data(endles
     open_evaluation(_settings(endless, generation=2), checkpoint=CHECKPOINT).start()
     assert stop_evaluation(_settings(endless), through_generation=1) == ()
     for name in ("spec.json", "dataset.json"):
-        (endless.scope.directory / name).unlink()
+        endless.lose(name)
     assert stop_evaluation(_settings(endless)) == (f"{endless.scope.evaluation_key}-g2-a1",)
     assert stop_evaluation(_settings(endless)) == ()

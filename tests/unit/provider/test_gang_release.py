@@ -44,7 +44,7 @@ def test_an_evaluation_that_a_frozen_worker_is_about_to_submit_is_given_up(make_
 def test_a_gang_whose_files_are_gone_is_stopped_all_the_same(slow, lost):
     slow.defer("run_gang")
     (handle,) = slow.live()
-    (slow.scope.directory / lost).unlink()
+    slow.lose(lost)
     assert _release(slow) == (handle.key.name,)
     assert not slow.live()
 

@@ -55,7 +55,7 @@ def test_the_driver_trains_what_the_files_say(slow):
 
 
 def test_planning_ahead_is_optional(slow):
-    (slow.scope.directory / "plan.json").unlink()
+    slow.lose("plan.json")
     driver = open_driver(_settings(slow))
     assert isinstance(driver.start(), Watch)
     assert [attempt.plan.layout.world_size for attempt in driver.attempts()] == [2]

@@ -80,6 +80,6 @@ def test_a_persons_end_of_the_task_ends_the_training_durably(slow):
 
 def test_a_run_whose_spec_is_gone_cannot_be_cancelled_and_says_so(slow):
     trigger = slow.defer("run_gang").trigger
-    (slow.scope.directory / "spec.json").unlink()
+    slow.lose("spec.json")
     with pytest.raises(DataError, match=r"spec\.json"):
         cancel(trigger.purpose, trigger.settings)

@@ -49,7 +49,7 @@ def test_lost_files_leave_notes_and_no_error(pipeline):
     pipeline.run("run_gang")
     for path in (pipeline.scope.directory / "channel").rglob("*.jsonl"):
         path.unlink()
-    (pipeline.scope.directory / "spec.json").unlink()
+    pipeline.lose("spec.json")
     report = _gather(pipeline)
     assert report.names.workload == "unknown"
     assert len(report.attempts) == 1

@@ -15,9 +15,9 @@ def test_what_is_written_is_read_back_and_named_by_its_digest(scope):
     search = PlanSearch(plans=(), rejections={"memory": 3}, num_candidates=3)
     stored = run_files.write(scope, run_files.PLAN_FILE, search)
     assert run_files.read_plan(scope) == search
-    path = scope.directory / run_files.PLAN_FILE
+    path = scope.directory / "tries" / "000000" / run_files.PLAN_FILE
     assert stored["digest"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert stored["uri"].endswith(f"runs/{scope.run_key}/plan.json")
+    assert stored["uri"].endswith(f"runs/{scope.run_key}/tries/000000/plan.json")
 
 
 def test_an_absent_file_names_the_task_that_makes_it(scope):
@@ -27,9 +27,18 @@ def test_an_absent_file_names_the_task_that_makes_it(scope):
 
 def test_a_damaged_file_is_no_plan(scope):
     run_files.write(scope, run_files.PLAN_FILE, PlanSearch(plans=()))
-    (scope.directory / run_files.PLAN_FILE).write_text('{"plans": 7}')
+    (scope.directory / "tries" / "000000" / run_files.PLAN_FILE).write_text('{"plans": 7}')
     with pytest.raises(DataError, match="damaged"):
         run_files.read_plan(scope)
+
+
+def test_what_a_try_writes_too_late_replaces_nothing(scope):
+    first, second = (replace(scope, try_number=number) for number in (9, 10))
+    run_files.write(second, run_files.PLAN_FILE, PlanSearch(plans=(), num_candidates=10))
+    run_files.write(first, run_files.PLAN_FILE, PlanSearch(plans=(), num_candidates=9))
+    assert run_files.read_plan(scope).num_candidates == 10
+    run_files.delete(first, run_files.PLAN_FILE)
+    assert run_files.read_plan(scope).num_candidates == 10
 
 
 def test_runs_that_ask_for_the_same_data_share_its_folder(scope, demo_spec):

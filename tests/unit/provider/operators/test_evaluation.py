@@ -106,7 +106,9 @@ def test_an_evaluator_that_writes_no_result_fails_and_names_the_file(evaluating,
     pipeline = evaluating(command=python(program))
     with pytest.raises(AirflowFailException, match="is no evaluation result") as failed:
         _evaluate(pipeline)
-    assert str(pipeline.scope.directory / "evaluation" / f"generation-{pipeline.generation}.json") in str(failed.value)
+    assert str(pipeline.scope.directory / "evaluation" / f"generation-{pipeline.generation}-attempt-1.json") in str(
+        failed.value
+    )
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
