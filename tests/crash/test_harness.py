@@ -6,12 +6,13 @@ import ast
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_llmsched.effect_points import EffectPoint, Side, points
-from tests.support import crash_combos, crash_local, crash_sim
+from airflow_llmsched.effect_points import EffectPoint, Side
+from tests.support import crash_combos, crash_local, crash_parts, crash_sim
 from tests.support.crash_combos import Combination, spread
 from tests.support.crash_watch import Observer, processes
 from tests.support.crashing import Gun, Recorder, Shot, listening
@@ -20,20 +21,17 @@ from tests.support.waiting import wait_until
 
 _OUTER, _INNER = EffectPoint("harness.outer"), EffectPoint("harness.inner")
 
-ELSEWHERE = {
-    "channel.store.": "channels in buckets: tests/contract/test_channel_contract.py",
-    "objects.remote.": "one request each, which a store does or does not: tests/contract/test_store_contract.py",
-    "run_files.": "tasks of a DAG: through a real scheduler",
-    "evaluation.": "tasks of a DAG: through a real scheduler",
-    "report.": "written last and anew by every try",
-    "staging.": "a manifest is written last: tests/unit/staging",
-    "local.preempt.": "the platform's doing, not a worker's",
+NOT_FROZEN = {
+    "local.submit.": "it holds a lock of the engine, for which others wait: tests/contract/test_local_engine_frozen.py",
 }
-"""Points that neither engine's combinations pass, and where else they are looked after."""
+"""Points at which nobody is frozen by a combination, and why: by the beginnings of their names."""
 
 
-def passed_by_simulated_runs() -> set[str]:
-    return {each.shot.point for each in crash_sim.combinations()}
+def every_combination() -> Iterator[Combination]:
+    """Yield every combination of every engine but Airflow, where the same points are passed under a scheduler."""
+    yield from crash_sim.combinations()
+    yield from crash_local.combinations()
+    yield from crash_parts.combinations()
 
 
 def made() -> set[str]:
@@ -112,19 +110,20 @@ def test_a_recorder_notes_first_and_last_passages_and_where_they_were() -> None:
     assert recorder.passed[2] == (Shot(inner, Side.BEFORE, 2), "triggerer")
 
 
-def test_simulated_runs_pass_every_point_of_control_and_simulation() -> None:
-    simulated = {
-        name
-        for name in made()
-        if name.startswith(("intents.", "journal.", "reap.", "run.", "single.", "sim.", "watch."))
-    }
-    assert simulated - passed_by_simulated_runs() == NOT_SIMULATED
-
-
-SIMULATED = frozenset({"intents", "journal", "reap", "run", "sim", "single", "watch"})
-NOT_SIMULATED = {
-    "journal.take_back",  # of a record that a bundle had overtaken: tests/unit/control/test_journal.py
-}
+@pytest.mark.timeout(600)
+def test_every_point_of_the_code_is_shot_on_both_sides_and_frozen() -> None:
+    """All of it is computed: the points from the source, the shots by playing every scenario unharmed."""
+    shot, frozen = set(), set()
+    for each in every_combination():
+        shot.add((each.shot.point, each.shot.side))
+        if each.follow_up.startswith("thawed"):
+            frozen.add(each.shot.point)
+    missing = {(name, side) for name in made() for side in Side} - shot
+    assert missing == set(), "shoot it: in a scenario of crash_sim or crash_local, or as a part in crash_parts"
+    assert {name for name, _ in shot} == made()
+    excused = {begin for begin in NOT_FROZEN for name in made() - frozen if name.startswith(begin)}
+    assert {name for name in made() - frozen if not name.startswith(tuple(NOT_FROZEN))} == set()
+    assert excused == set(NOT_FROZEN)
 
 
 def test_there_are_as_many_combinations_as_promised() -> None:
@@ -172,14 +171,3 @@ def test_two_gangs_that_live_at_once_are_seen_in_proc_and_nothing_once_they_are_
             os.waitpid(pid, 0)
     assert observer.look() == 0
     assert observer.max_gangs == 2
-
-
-def test_points_that_no_combination_passes_are_named_with_the_reason() -> None:
-    """Recorded for the local engine only in ``make test-crash``; here by the names its scenarios are known to pass."""
-    shot = passed_by_simulated_runs() | {each for each in made() if each.startswith(LOCAL)}
-    left = {name for name in made() - shot - NOT_SIMULATED if not name.startswith(tuple(ELSEWHERE))}
-    assert left == set()
-    assert points() >= passed_by_simulated_runs()
-
-
-LOCAL = ("local.", "objects.local.", "channel.directory.", "deployment.")

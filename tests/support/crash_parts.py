@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from airflow_llmsched.agent.link import DirectoryLink
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import journal as journals
 from airflow_llmsched.control.journal import Journal, JournalRaceError
@@ -33,6 +34,7 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files as report_files
 from airflow_llmsched.staging.shards import SEPARATOR
 from airflow_llmsched.staging.verify import MANIFEST_NAME, load_manifest, verify
+from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.crash_actor import LIMIT_S, Actor
 from tests.support.crash_combos import Combination, Findings
 from tests.support.crash_watch import Observer, Seen, processes
@@ -242,7 +244,30 @@ def _check_journal(folder: Path, _generation: int) -> None:
     ]
 
 
+def _tell_agents(folder: Path, _try: Try) -> float:
+    """Say down a channel all that control ever says; return when the last lease that agents can honour ends."""
+    channel = DirectoryChannel(str(folder / "channel"))
+    channel.renew(until_s=100.0)
+    channel.order_checkpoint()
+    channel.order_interval(interval_s=9.0)
+    channel.extend(until_s=700.0)
+    return channel.revoke(at_s=50.0, lease_s=60.0)
+
+
+def _check_channel(folder: Path, _generation: int) -> None:
+    down = DirectoryLink(str(folder / "channel"), node="n0").down()
+    assert down.lease_until_s is None, "a revoked lease is honoured"
+    assert DirectoryChannel(str(folder / "channel")).lease_until_s() == 700.0
+    assert DirectoryChannel(str(folder / "channel")).revoke(at_s=9e9, lease_s=60.0) == 700.0
+
+
 PARTS: dict[str, Part] = {
+    "channel": Part(
+        act=_tell_agents,
+        points=("channel.directory.",),
+        check=_check_channel,
+        follow_ups=("retried", "thawed"),
+    ),
     "open": Part(act=_task("open_run"), points=("run_files.",), whole=_spec_is_whole, check=_check_spec),
     "stage": Part(
         act=_task("stage_dataset"),
