@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.effect_points import EffectPoint, Side
-from tests.support import crash_combos, crash_local, crash_parts, crash_sim
+from tests.support import crash_cloud, crash_combos, crash_local, crash_parts, crash_sim
 from tests.support.crash_combos import Combination, spread
 from tests.support.crash_watch import Observer, processes
 from tests.support.crashing import Gun, Recorder, Shot, listening
@@ -23,6 +23,10 @@ _OUTER, _INNER = EffectPoint("harness.outer"), EffectPoint("harness.inner")
 
 NOT_FROZEN = {
     "local.submit.": "it holds a lock of the engine, for which others wait: tests/contract/test_local_engine_frozen.py",
+    "local.preempt.": "the same lock, but for the end, where it is frozen",
+    "local.stop.record": "of a supervisor that hung, by the reaper: see reap",
+    "reap.": "what it stops it has condemned, and looked at again: tests/unit/control/test_reaping.py",
+    "run.release_record": "the teardown's last act",
 }
 """Points at which nobody is frozen by a combination, and why: by the beginnings of their names."""
 
@@ -32,6 +36,7 @@ def every_combination() -> Iterator[Combination]:
     yield from crash_sim.combinations()
     yield from crash_local.combinations()
     yield from crash_parts.combinations()
+    yield from crash_cloud.combinations()
 
 
 def made() -> set[str]:
