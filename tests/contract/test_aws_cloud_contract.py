@@ -1,0 +1,14 @@
+"""The AWS adapter proves over HTTP, against moto behind a proxy, what every cloud must."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.testing.cloud_contract import NoticingCloudContract
+from tests.support.aws_cloud import AwsCloudHarness
+
+
+class TestAwsCloud(NoticingCloudContract):
+    @pytest.fixture
+    def harness(self) -> AwsCloudHarness:
+        return AwsCloudHarness()
