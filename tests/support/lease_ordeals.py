@@ -5,13 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.cloud_faults import FaultPlan
+from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
 from tests.support.sim_cloud import SimCloudHarness
 
-CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {"sim": SimCloudHarness}
+CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
+    "gcp": GcpCloudHarness,
+    "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
+    "sim": SimCloudHarness,
+}
 """How to begin anew with each cloud."""
 
 FAULT_RATIO = 0.08

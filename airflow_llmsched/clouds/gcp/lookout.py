@@ -1,0 +1,102 @@
+"""Looks for leases at Google, by as few calls as there are kinds of things to list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow_llmsched.clouds.gcp import record, sight
+from airflow_llmsched.clouds.gcp.client import MAX_FILTERED, ComputeClient
+from airflow_llmsched.clouds.gcp.record import Place, Way
+from airflow_llmsched.clouds.gcp.sight import Gatherer, Seen
+from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.ports import Clock
+
+ANY_NAME = "ls-.*"
+
+
+class Lookout:
+    """Every method raises as ``Transport.call``: what cannot be listed whole is not taken to be absent."""
+
+    def __init__(self, client: ComputeClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+
+    def one(self, place: Place) -> Seen:
+        """Return everything that is listed of one lease, as is needed to remove it."""
+        gatherer = Gatherer(at_s=self._clock.now_s())
+        gatherer.add("machines", self._machines([place]))
+        gatherer.add("disks", self._client.disks(label=record.LEASE_LABEL, values=[place.name], zone=place.zone))
+        if place.way is Way.QUEUE:
+            gatherer.add("groups", self._client.groups(names=re.escape(place.name)))
+            gatherer.add("templates", self._client.templates(names=re.escape(place.name)))
+            self._add_requests(gatherer)
+        else:
+            gatherer.add("policies", self._client.policies(names=re.escape(place.name)))
+        return gatherer.seen(place)
+
+    def many(self, places: Sequence[Place]) -> Mapping[Place, Seen]:
+        """Return the state of each lease, and why machines of it are gone."""
+        gatherer = Gatherer(at_s=self._clock.now_s())
+        gatherer.add("machines", self._machines(places))
+        queued = [place for place in places if place.way is Way.QUEUE]
+        if queued:
+            gatherer.add("groups", self._client.groups(names=_names(queued)))
+            self._add_requests(gatherer, only_unmet=True)
+            if any(gatherer.seen(place).is_empty for place in queued):
+                gatherer.add("templates", self._client.templates(names=_names(queued)))
+        bare = [place for place in places if place.way is Way.MACHINES and gatherer.seen(place).is_empty]
+        if bare:
+            gatherer.add("policies", self._client.policies(names=_names(bare)))
+        return self._explained(gatherer, places)
+
+    def everything(self, run: RunKey | None = None) -> Mapping[Place, Seen]:
+        """Return every lease of which anything is listed, of one run or of all."""
+        label, values = (record.LEASE_LABEL, []) if run is None else (record.RUN_LABEL, [str(run)])
+        names = ANY_NAME if run is None else f"{re.escape(str(run))}-g.*"
+        gatherer = Gatherer(at_s=self._clock.now_s())
+        gatherer.add("machines", self._client.machines(label=label, values=values))
+        gatherer.add("disks", self._client.disks(label=label, values=values))
+        gatherer.add("policies", self._client.policies(names=names))
+        gatherer.add("groups", self._client.groups(names=names))
+        gatherer.add("templates", self._client.templates(names=names))
+        self._add_requests(gatherer)
+        return self._explained(gatherer, list(gatherer.parts))
+
+    def machines(self, place: Place) -> list[dict[str, Any]]:
+        """Return the machines of one lease."""
+        return self._machines([place])
+
+    def _machines(self, places: Sequence[Place]) -> list[dict[str, Any]]:
+        zones = {place.zone for place in places}
+        names = [place.name for place in places]
+        return self._client.machines(
+            label=record.LEASE_LABEL, values=names, zone=next(iter(zones)) if len(zones) == 1 else ""
+        )
+
+    def _add_requests(self, gatherer: Gatherer, *, only_unmet: bool = False) -> None:
+        """Add the requests of all groups, or of those whose machines are not all there."""
+        for place, kinds in gatherer.parts.items():
+            if only_unmet and not sight.is_short(gatherer.seen(place)):
+                continue
+            for group in kinds.get("groups", []):
+                kinds.setdefault("requests", []).extend(self._client.requests(place.zone, group["name"]))
+
+    def _explained(self, gatherer: Gatherer, places: Iterable[Place]) -> Mapping[Place, Seen]:
+        """Return what was gathered, with the preemptions of those zones in which a machine is gone."""
+        seen = {place: gatherer.seen(place) for place in places}
+        zones = {place.zone for place, each in seen.items() if sight.needs_causes(each)}
+        taken = {
+            zone: frozenset(sight.short(each["targetLink"]) for each in self._client.preemptions(zone))
+            for zone in sorted(zones)
+        }
+        return {
+            place: gatherer.seen(place, preempted=taken[place.zone]) if place.zone in taken else each
+            for place, each in seen.items()
+        }
+
+
+def _names(places: Sequence[Place]) -> str:
+    """Return a regular expression for the names of leases, or for all of ours if they are many."""
+    return "|".join(re.escape(place.name) for place in places) if len(places) <= MAX_FILTERED else ANY_NAME

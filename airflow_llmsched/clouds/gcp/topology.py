@@ -1,0 +1,52 @@
+"""Where Google says that machines stand. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_llmsched.clouds.gcp import sight
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.lease import Lease
+from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+
+HOST_LEVELS = ("cluster", "block", "subblock")
+"""Of ``resourceStatus.physicalHostTopology``, outermost first. The host itself is the node."""
+
+
+def tree(lease: Lease, machines: Sequence[sight.Json]) -> TopologyTree:
+    """Return the lease's live nodes as deep as Google tells of all of them; one of which it tells less hides the rest.
+
+    A machine without accelerators counts as one slot.
+    """
+    listed = {each["name"]: each for each in machines}
+    live = [node.id for node in lease.nodes if not node.state.is_gone]
+    places = {name: _host(listed.get(name, {})) for name in live}
+    depth = min((len(each) for each in places.values()), default=0)
+    return TopologyTree(
+        levels=("region", "zone", *HOST_LEVELS[:depth]),
+        nodes=tuple(
+            TopologyNode(
+                id=NodeId(name),
+                path=(lease.pool.region, lease.pool.zone, *places[name][:depth]),
+                shape=lease.pool.shape,
+                num_slots=(slots := _num_slots(listed.get(name, {}))),
+                num_free_slots=slots,
+            )
+            for name in live
+        ),
+    )
+
+
+def _host(machine: sight.Json) -> tuple[str, ...]:
+    """Return the domains that a machine's host lies in, as far as they are told without a gap."""
+    told = machine.get("resourceStatus", {}).get("physicalHostTopology", {})
+    domains: list[str] = []
+    for level in HOST_LEVELS:
+        if not told.get(level):
+            break
+        domains.append(told[level])
+    return tuple(domains)
+
+
+def _num_slots(machine: sight.Json) -> int:
+    return sum(each.get("acceleratorCount", 0) for each in machine.get("guestAccelerators", [])) or 1

@@ -1,0 +1,117 @@
+"""Google Cloud as the contract's harness sees it: our adapter, over HTTP, before a world with a clock of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.auth.credentials import AnonymousCredentials
+
+from airflow_llmsched.clouds.gcp.cloud import GcpCloud
+from airflow_llmsched.domain.capacity import Offer, Pool
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.lease import NodeNotice
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.sim.clock import VirtualClock
+from airflow_llmsched.testing.cloud_contract import CloudHarness
+from tests.support.cloud_faults import CallKind, CloudFault
+from tests.support.gcp_server import GcpServer
+from tests.support.gcp_world import API, PROJECT, Json, World
+
+SHAPE = "a3-highgpu-8g"
+ZONE, SPOT_ZONE = "us-central1-a", "us-central1-b"
+IMAGE = "projects/llm-images/global/images/family/trainer"
+
+
+def gcp_pool(zone: str = ZONE, capacity_type: CapacityType = CapacityType.ON_DEMAND, shape: str = SHAPE) -> Pool:
+    region = zone.rpartition("-")[0]
+    return Pool(cloud="gcp", region=region, zone=zone, shape=shape, capacity_type=capacity_type)
+
+
+def gcp_offer(zone: str = ZONE, capacity_type: CapacityType = CapacityType.ON_DEMAND) -> Offer:
+    pool = gcp_pool(zone, capacity_type)
+    return Offer(pool=pool, usd_per_hour=88.0, priced_at_s=1_750_000_000.0, source="test")
+
+
+def machine_type(zone: str, name: str = SHAPE) -> Json:
+    return {
+        "name": name,
+        "zone": zone,
+        "accelerators": [{"guestAcceleratorType": "nvidia-h100-80gb", "guestAcceleratorCount": 8}],
+    }
+
+
+class GcpCloudHarness(CloudHarness):
+    """Close it: it listens on a port."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = VirtualClock()
+        self.world = World(self.clock)
+        self.world.rooms = {(zone, SHAPE): 8 for zone in (ZONE, SPOT_ZONE)}
+        self.world.shelf.machine_types = [machine_type(zone) for zone in (ZONE, SPOT_ZONE)]
+        self.server = GcpServer(self.world)
+        self.plan = self.server.plan
+        self._options = options
+        self.cloud: GcpCloud = self.reopen()
+
+    def close(self) -> None:
+        self.server.close()
+
+    def reopen(self) -> GcpCloud:
+        return GcpCloud(
+            project=PROJECT,
+            regions=["us-central1"],
+            image=IMAGE,
+            endpoint_url=self.server.url,
+            credentials=AnonymousCredentials(),
+            clock=self.clock,
+            **self._options,
+        )
+
+    def offer(self) -> Offer:
+        return gcp_offer()
+
+    def spot_offer(self) -> Offer:
+        return gcp_offer(SPOT_ZONE, CapacityType.SPOT)
+
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def advance(self, duration_s: float) -> None:
+        self.clock.sleep(duration_s)
+        self.world.settle()
+
+    def billed(self) -> frozenset[str]:
+        return self.world.billed()
+
+    def run_short(self, offer: Offer, *, num_nodes: int) -> None:
+        self.world.rooms[offer.pool.zone, offer.pool.shape] = num_nodes
+
+    def limit_quota(self, offer: Offer, *, num_nodes: int) -> None:
+        self.world.quota[offer.pool.region] = num_nodes
+
+    def lose_reply(self) -> None:
+        self.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=frozenset({CallKind.CREATE}))
+
+    def throttle(self, *, num_calls: int) -> None:
+        self.plan.order(CloudFault.THROTTLED, num_calls=num_calls)
+
+    def refuse_removal(self, *, num_calls: int) -> None:
+        self.plan.order(CloudFault.FAILED, num_calls=num_calls, kinds=frozenset({CallKind.REMOVE}))
+
+    def hide_new(self) -> None:
+        self.world.hides_new = True
+
+    def go_dark(self, *, is_dark: bool) -> None:
+        self.plan.go_dark(is_dark=is_dark)
+
+    def preempt(self, node: NodeId) -> None:
+        zone = next(key.split("/")[1] for key in self.world.things["instances"] if key.endswith(f"/{node}"))
+        self.world.preempt(zone, node)
+
+    def notify(self, node: NodeId, notice: NodeNotice) -> None:
+        raise NotImplementedError("Google announces nothing to those outside of the machine")
+
+
+def server_url(path: str) -> str:
+    """Return a URL as Google writes them."""
+    return f"{API}/projects/{PROJECT}/{path}"

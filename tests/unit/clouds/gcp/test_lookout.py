@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.domain.lease import LeaseState
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.testing.cloud_contract import RUN
+from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
+from tests.support.gcp_fixtures import harness, rent
+
+__all__ = ["harness"]  # a fixture is used by its name
+
+
+def test_many_leases_of_a_zone_are_seen_by_one_call(harness: GcpCloudHarness) -> None:
+    ids = [rent(harness, rental).id for rental in (1, 2, 3)]
+    harness.server.calls.clear()
+    assert set(harness.cloud.leases(ids)) == set(ids)
+    assert set(harness.server.calls) == {"instances.list"}
+
+
+def test_leases_of_several_zones_are_seen_by_one_call(harness: GcpCloudHarness) -> None:
+    ids = [rent(harness, 1, num_nodes=1).id, rent(harness, 2, num_nodes=1, offer=harness.spot_offer()).id]
+    harness.server.calls.clear()
+    assert set(harness.cloud.leases(ids)) == set(ids)
+    assert harness.server.calls == ["instances.aggregatedList"]
+
+
+def test_preemptions_are_asked_for_only_where_a_machine_is_gone(harness: GcpCloudHarness) -> None:
+    kept, broken = rent(harness, 1), rent(harness, 2, offer=harness.spot_offer())
+    harness.preempt(broken.nodes[0].id)
+    harness.server.calls.clear()
+    looked = harness.cloud.leases([kept.id, broken.id])
+    assert looked[broken.id].state is LeaseState.BROKEN
+    assert harness.server.calls.count("zoneOperations.list") == 1
+
+
+def test_a_zone_that_cannot_be_reached_is_not_empty(harness: GcpCloudHarness) -> None:
+    rent(harness)
+    harness.server.unreachable = "us-central1-a"
+    for look in (lambda: harness.cloud.find(RUN), harness.cloud.find_all):
+        with pytest.raises(CouldNotLookError, match="UNREACHABLE"):
+            look()
+
+
+def test_a_disk_alone_is_found_and_goes(harness: GcpCloudHarness) -> None:
+    """Field case E15: the machine was deleted by hand, and its disk was kept."""
+    lease = rent(harness, num_nodes=1)
+    harness.world.keeps_disks = True
+    harness.world._delete_instance(f"zones/us-central1-a/instances/{lease.nodes[0].id}")
+    (found,) = harness.reopen().find_all()
+    assert found.leftovers == (f"zones/us-central1-a/disks/{lease.nodes[0].id}",)
+    assert found.origin == lease.origin
+    harness.cloud.release(lease.id)
+    assert harness.billed() == frozenset()
+
+
+def test_a_template_alone_is_found_and_goes() -> None:
+    harness = GcpCloudHarness(queued_shapes=[SHAPE])
+    try:
+        lease = rent(harness)
+        (group,) = harness.world.things["instanceGroupManagers"]
+        harness.world.things["instanceGroupManagers"].pop(group)
+        harness.world.things["resizeRequests"].clear()
+        harness.advance(60.0)
+        (found,) = harness.reopen().find_all()
+        assert found.leftovers == (f"regions/us-central1/instanceTemplates/{lease.key.name}",)
+        harness.cloud.release(lease.id)
+        assert harness.cloud.find_all() == []
+    finally:
+        harness.close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.clouds.gcp.removal import CREATION_LIMIT_S
+from airflow_llmsched.errors import CouldNotLookError, LeftoverError
+from airflow_llmsched.testing.cloud_contract import lease_key
+from tests.support.cloud_faults import CallKind, CloudFault
+from tests.support.gcp_cloud import GcpCloudHarness
+from tests.support.gcp_fixtures import harness, rent
+
+__all__ = ["harness"]  # a fixture is used by its name
+
+
+def test_machines_go_before_the_policy_that_they_use(harness: GcpCloudHarness) -> None:
+    lease = rent(harness)
+    harness.server.calls.clear()
+    harness.cloud.release(lease.id)
+    changes = [each for each in harness.server.calls if each.endswith(".delete")]
+    assert changes == ["instances.delete", "instances.delete", "resourcePolicies.delete"]
+    assert harness.cloud.find_all() == []
+
+
+def test_disks_that_do_not_go_with_their_machine_go_after_it(harness: GcpCloudHarness) -> None:
+    """Field case E15."""
+    lease = rent(harness)
+    harness.world.keeps_disks = True
+    harness.cloud.release(lease.id)
+    assert harness.billed() == frozenset()
+    assert harness.server.calls.count("disks.delete") == 2
+
+
+def test_a_stopped_machine_and_its_disk_go_too(harness: GcpCloudHarness) -> None:
+    """Field case E13: a preempted machine is stopped, and its disk is billed."""
+    lease = rent(harness, offer=harness.spot_offer())
+    for node in lease.nodes:
+        harness.preempt(node.id)
+    assert harness.billed()
+    harness.cloud.release(lease.id)
+    assert harness.billed() == frozenset()
+    assert harness.world.things["instances"] == {}
+
+
+def test_machines_that_are_not_listed_yet_are_removed_by_their_names(harness: GcpCloudHarness) -> None:
+    harness.hide_new()
+    harness.plan.order(CloudFault.UNANSWERED, num_calls=4, kinds=frozenset({CallKind.CREATE}))
+    with pytest.raises(CouldNotLookError):
+        rent(harness, num_nodes=3)
+    assert len(harness.world.things["instances"]) == 3
+    harness.reopen().release(harness.cloud.lease_id(harness.offer().pool, lease_key()))
+    assert harness.billed() == frozenset()
+
+
+def test_machines_that_are_never_finished_are_not_passed_over_in_silence(harness: GcpCloudHarness) -> None:
+    harness.plan.order(CloudFault.UNANSWERED, num_calls=4, kinds=frozenset({CallKind.CREATE}))
+    with pytest.raises(CouldNotLookError):
+        rent(harness)
+    (operation,) = [
+        each.row for each in harness.world.things["operations"].values() if each.row["operationType"] == "bulkInsert"
+    ]
+    harness.world._due = [each for each in harness.world._due if each[0] > harness.now_s() + 20.0]
+    before_s = harness.now_s()
+    with pytest.raises(LeftoverError, match="goes on making") as caught:
+        harness.cloud.release(harness.cloud.lease_id(harness.offer().pool, lease_key()))
+    assert harness.now_s() - before_s >= CREATION_LIMIT_S
+    assert caught.value.ids == (f"zones/us-central1-a/operations/{operation['name']}",)
+
+
+def test_what_another_process_removes_already_is_waited_for(harness: GcpCloudHarness) -> None:
+    lease = rent(harness)
+    harness.world.instances_delete({"zone": "us-central1-a", "instance": lease.nodes[0].id}, None, "")
+    harness.cloud.release(lease.id)
+    assert harness.billed() == frozenset()
+
+
+def test_all_that_is_left_is_named(harness: GcpCloudHarness) -> None:
+    """Field case E7."""
+    lease = rent(harness)
+    harness.refuse_removal(num_calls=10_000)
+    with pytest.raises(LeftoverError) as caught:
+        harness.cloud.release(lease.id)
+    assert len(caught.value.ids) == 3
+    assert caught.value.ids[2] == f"regions/us-central1/resourcePolicies/{lease.key.name}"
