@@ -19,10 +19,11 @@ import numpy as np
 
 from airflow_llmsched.domain.capacity import DataAt, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
-from airflow_llmsched.planner.layout_table import FloatArray, IntArray
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
 from airflow_llmsched.planner.market import forecast, offline
 from airflow_llmsched.planner.market.baselines import GreedySpot, OnDemandOnly, UniformProgress
 from airflow_llmsched.planner.market.forecast import AvailabilityTrace, HazardModel
+from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move
 from airflow_llmsched.planner.market.offers import OfferTable, rank
 from airflow_llmsched.planner.market.rental import RentalPolicy
 from airflow_llmsched.planner.market.replay import replay
@@ -38,6 +39,7 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results" / "market.json"
 TERMS = SpotTerms(time_s=60 * HOUR_S, work_s=48 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
 FORECAST_S = HOUR_S
 PROMISED_MISS = 0.01
+REGIONS_OF = "aws-02-15-2023"
 NUM_ROWS = 50_000
 
 
@@ -150,6 +152,33 @@ def measured_stock(traces: Sequence[SpotTrace], *, num_starts: int, seed: int) -
         )
         late.append(float(1 - done.in_time_N.mean()))
     return Row(name="late with stock-outs, where 0.01 is stated", value=float(np.mean(late)), below=PROMISED_MISS)
+
+
+def measured_regions(traces: Sequence[SpotTrace], *, num_starts: int, seed: int) -> Row:
+    """Replay the zones of 2023 as three regions: 0.5 h and an hour's worth of egress lie between any two."""
+    zones = [trace for trace in traces if trace.folder == REGIONS_OF]
+    names = sorted({zone.zone[:-1] for zone in zones})
+    pools = {name: tuple(at for at, zone in enumerate(zones) if zone.zone.startswith(name)) for name in names}
+    between = Move(duration_s=0.5 * HOUR_S, cost_s=HOUR_S)
+    modes = ModeSet(
+        modes=tuple(Mode(name=name, terms=TERMS, pools=pools[name]) for name in names),
+        moves={(one, other): between for one in range(len(names)) for other in range(len(names)) if one != other},
+    )
+    model, up_ZT = others(traces, zones), np.stack([zone.up for zone in zones])
+    starts_N = starts_of(zones[0], num_starts=num_starts, rng=np.random.default_rng(seed))
+
+    def hours(policy: SpotPolicy, up_ZT: BoolArray, modes: ModeSet | None) -> float:
+        done = replay(up_ZT, tick_s=zones[0].tick_s, starts_N=starts_N, terms=TERMS, policy=policy, modes=modes)
+        return float(done.cost_s_N.mean()) / HOUR_S if done.in_time_N.all() else float("inf")
+
+    alone = {f"in {name} only": hours(SpotPolicy(model), up_ZT[list(pools[name])], None) for name in names}
+    moving = hours(SpotPolicy(model, modes=modes), up_ZT, modes)
+    return Row(
+        name="cost where another region may be moved to, hours",
+        value=moving,
+        below=alone[f"in {names[0]} only"],
+        reference=alone,
+    )
 
 
 def sets_of(traces: Sequence[SpotTrace]) -> list[list[SpotTrace]]:
@@ -267,6 +296,7 @@ def main() -> int:
     rows = measured_policy(
         traces, num_starts=arguments.starts, num_optima=min(arguments.optima, arguments.starts), seed=arguments.seed
     )
+    rows.append(measured_regions(traces, num_starts=arguments.starts, seed=arguments.seed))
     rows.append(measured_stock(traces, num_starts=arguments.starts, seed=arguments.seed))
     rows += [*measured_forecast(traces), *measured_forecast(traces, by_hour=True), measured_ranking(arguments.seed)]
     result = {

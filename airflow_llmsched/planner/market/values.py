@@ -97,6 +97,12 @@ class SpotValues:
         share_N1 = (at_N - below_N)[:, None]
         return np.asarray(cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1)
 
+    def at_all_times(self, work_s: float) -> FloatArray:
+        """Return the cost to go by time left, a cell apart, and by state and class, for so much work (T, S, K)."""
+        at = float(np.clip(work_s / self.cell_s, 0.0, self.cost_TSKW.shape[-1] - 1.001))
+        below, share = int(at), at - int(at)
+        return np.asarray(self.cost_TSKW[..., below] * (1 - share) + self.cost_TSKW[..., below + 1] * share)
+
 
 def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
     """Fill the table backwards from the deadline."""

@@ -7,7 +7,7 @@ from airflow_llmsched.planner.market.choice_costs import ChoiceCosts
 from airflow_llmsched.planner.market.forecast import first_belief
 from airflow_llmsched.planner.market.modes import mixed
 from airflow_llmsched.planner.market.rental import Holding
-from airflow_llmsched.planner.market.values import SpotTerms, solve
+from airflow_llmsched.planner.market.values import SpotTerms, States, solve
 from airflow_llmsched.units import HOUR_S
 from tests.support.pools import model_of
 
@@ -55,3 +55,16 @@ def test_mix_that_loses_its_spot_nodes_pays_a_changeover() -> None:
         for loss in (1e-9, 8.0)
     )
     assert restless > calm * 1.1
+
+
+def test_next_cells_loss_of_a_mix_is_paid_with_its_restart() -> None:
+    mix = mixed(TERMS, demand_nodes_ratio=0.5, demand_nodes_speed_ratio=0.5)
+    goes = model_of(loss_per_hour=1e4, return_per_hour=1e-9)
+    values = solve(goes, mix)
+    costs = ChoiceCosts(goes, values, first_belief(goes, np.array([True])), left_s=mix.time_s)
+    spot = costs.of_each(np.array([mix.work_s]), np.zeros((3, 1)))[Holding.SPOT, 0]
+    base_restarts_s = mix.work_s - values.cell_s + 0.5 * mix.changeover_s
+    later = values.at(
+        np.array([States.IDLE_DOWN]), left_s=mix.time_s - values.cell_s, work_s_N=np.array([base_restarts_s])
+    )
+    assert spot == pytest.approx(mix.spot_ratio * values.cell_s + later[0, 0], rel=1e-6)
