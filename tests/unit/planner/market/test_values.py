@@ -58,6 +58,12 @@ def test_base_of_a_mix_works_while_nothing_more_is_held() -> None:
     assert cost == pytest.approx(0.5 * 20 / 0.8, rel=0.01)
 
 
+def test_mix_starts_over_when_its_spot_nodes_go() -> None:
+    mix = replace(TERMS, base_ratio=0.5, base_speed_ratio=0.8, changeover_s=2 * HOUR_S)
+    cost = cost_h(States.SPOT, loss_per_hour=1e4, return_per_hour=1e-9, terms=mix)
+    assert cost == pytest.approx(0.5 * (20 / 0.8 + 2), rel=0.01)
+
+
 def test_what_is_held_needs_no_changeover() -> None:
     assert cost_h(States.ON_DEMAND_DOWN, loss_per_hour=1.0, return_per_hour=1e-9) == pytest.approx(20.0, rel=0.01)
     assert cost_h(States.SPOT, loss_per_hour=1e-9, return_per_hour=1.0) == pytest.approx(6.0, rel=0.01)
