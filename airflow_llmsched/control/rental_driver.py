@@ -77,7 +77,7 @@ class RentalDriver:
         """Ask the policy, and hold what it says for the next ``tick_s`` seconds.
 
         ``work_s`` is the computing left to do, ``overhead_s`` what is left of the last changeover. A spot pool that
-        refuses counts as down for this tick, and the policy is asked again.
+        refuses counts as down for this tick, on-demand capacity as out of stock, and the policy is asked again.
 
         Raises:
             CapacityError: on-demand capacity is out of stock, and nothing else is chosen. What was held is held.
@@ -85,6 +85,7 @@ class RentalDriver:
         """
         purpose, held = self._held()
         refused: set[Pool] = set()
+        out_of_stock: CapacityError | None = None
         while True:
             view = self._view(held, refused, work_s=work_s, overhead_s=overhead_s, tick_s=tick_s)
             choice = self._policy.choose(view) if work_s > 0 else _NOTHING
@@ -93,14 +94,18 @@ class RentalDriver:
             if quote is not None and held is not None and quote.offer.pool == held.pool:
                 return Held(holding=holding, lease=held)
             if quote is None:
+                if out_of_stock is not None and held is None:
+                    raise out_of_stock
                 self._renter.give_up(purpose, reason="nothing is to be held")
                 return Held(holding=Holding.NOTHING)
             try:
                 lease = self._renter.rent(replace(self._wanted, purpose=self._other(purpose), quotes=(quote,)))
-            except (CapacityError, QuotaError):
-                if holding is not Holding.SPOT:
-                    raise
+            except (CapacityError, QuotaError) as refusal:
+                if quote.offer.pool in refused:
+                    raise  # the policy insists
                 refused.add(quote.offer.pool)
+                if holding is Holding.ON_DEMAND:
+                    out_of_stock = refusal
                 continue
             self._renter.give_up(purpose, reason=f"moved to {lease.id}")
             return Held(holding=holding, lease=lease, is_new=True)
@@ -128,6 +133,7 @@ class RentalDriver:
         if held is not None:
             holding = Holding.SPOT if held.pool in pools else Holding.ON_DEMAND
             index = pools.index(held.pool) if held.pool in pools else 0
+        in_stock = holding is Holding.ON_DEMAND or self._choices.on_demand.offer.pool not in refused
         left_s = self._deadline_s - self._clock.now_s()
         return RentalView(
             left_s=left_s,
@@ -138,6 +144,7 @@ class RentalDriver:
             pool_N=np.array([index]),
             up_ZN=np.array(up)[:, None],
             at_s_N=np.array([self._clock.now_s()]),
+            in_stock_N=np.array([in_stock]),
         )
 
     @staticmethod

@@ -32,6 +32,9 @@ from airflow_llmsched.planner.market.rental import Holding, RentalChoice, Rental
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.planner.market.values import SpotTerms, SpotValues, solve
 
+_AGAIN_S = 1.0
+"""How much later a second look at the same moment counts: a pool that was refused meanwhile has just gone."""
+
 _WORTH_A_CHANGE = 1e-6
 """Seconds of on-demand capacity by which another choice must be better."""
 
@@ -76,7 +79,7 @@ class SpotPolicy:
         self._beliefs: list[PoolBelief | None] = [None] * len(self._modes.modes)
         self._up_ZN = np.zeros((num_pools, num_runs), dtype=np.bool_)
         self._age_s_ZN = np.zeros((num_pools, num_runs))
-        self._tick_s = 0.0
+        self._seen_left_s: float | None = None
 
     def choose(self, view: RentalView) -> RentalChoice:
         """Return the cheapest choice that is safe; of equals, what is held."""
@@ -115,10 +118,10 @@ class SpotPolicy:
         return np.where(is_sure_N, 0.0, stated)
 
     def _see(self, view: RentalView) -> None:
-        since_s = self._tick_s
+        since_s = 0.0 if self._seen_left_s is None else max(_AGAIN_S, self._seen_left_s - view.left_s)
         changed_ZN = view.up_ZN != self._up_ZN
         self._age_s_ZN = np.where(changed_ZN, 0.0, self._age_s_ZN + since_s)
-        self._up_ZN, self._tick_s = view.up_ZN.copy(), view.tick_s
+        self._up_ZN, self._seen_left_s = view.up_ZN.copy(), view.left_s
         for number, mode in enumerate(self._modes.modes):
             up_N, before = np.asarray(view.up_ZN[list(mode.pools)].any(axis=0)), self._beliefs[number]
             model = self._models[number]

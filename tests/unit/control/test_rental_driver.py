@@ -188,6 +188,35 @@ def test_a_pool_that_refuses_counts_as_down_and_costs_nothing_that_is_held() -> 
     assert len(job.harness.billed()) == (held.lease is not None)
 
 
+def test_on_demand_capacity_that_is_out_of_stock_is_done_without_while_there_is_spot() -> None:
+    """Due by the clock: ours orders on-demand capacity, is refused, and takes what there is until it comes back."""
+    job = Job.of(np.ones((1, 400), dtype=bool), POLICIES["ours"]())
+    driver = job.driver(left_s=TERMS.work_s + TERMS.changeover_s)
+    job.let_the_market_move()
+    job.harness.run_short(job.harness.offer(), num_nodes=0)
+    held = driver.tick(work_s=TERMS.work_s, overhead_s=0.0, tick_s=TICK_S)
+    assert (held.holding, held.is_new) == (Holding.SPOT, True)
+    job.compute(held)
+    assert driver.tick(work_s=job.work_s, overhead_s=job.overhead_s, tick_s=TICK_S).holding is Holding.SPOT
+    job.harness.run_short(job.harness.offer(), num_nodes=1000)
+    assert driver.tick(work_s=job.work_s, overhead_s=job.overhead_s, tick_s=TICK_S).holding is Holding.ON_DEMAND
+    assert len(job.harness.billed()) == 1
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_run_that_needs_on_demand_capacity_and_gets_neither_says_so_and_goes_on_when_it_is_back(name: str) -> None:
+    job = Job.of(np.zeros((1, 400), dtype=bool), POLICIES[name]())
+    driver = job.driver(left_s=TERMS.work_s + TERMS.changeover_s)
+    job.let_the_market_move()
+    job.harness.run_short(job.harness.offer(), num_nodes=0)
+    for _ in range(2):
+        with pytest.raises(CapacityError):
+            driver.tick(work_s=TERMS.work_s, overhead_s=0.0, tick_s=TICK_S)
+        assert job.harness.billed() == frozenset()
+    job.harness.run_short(job.harness.offer(), num_nodes=1000)
+    assert driver.tick(work_s=TERMS.work_s, overhead_s=0.0, tick_s=TICK_S).holding is Holding.ON_DEMAND
+
+
 def test_on_demand_capacity_that_is_out_of_stock_is_said() -> None:
     job = Job.of(np.stack([trace_of(1)]), OnDemandOnly())
     job.harness.run_short(job.harness.offer(), num_nodes=0)

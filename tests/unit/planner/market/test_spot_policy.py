@@ -114,6 +114,34 @@ def test_spot_dearer_than_on_demand_is_left_alone() -> None:
     assert first_choice(model, spot_ratio=1.4) is not Holding.SPOT
 
 
+def test_asking_again_at_the_same_moment_ages_nothing() -> None:
+    """A driver asks again when it was refused: only the pool that refused is seen in another state."""
+    again, once = SpotPolicy(AGING), SpotPolicy(AGING)
+    for policy in (again, once):
+        policy.begin(TERMS, num_runs=1, num_pools=1)
+
+    def look(policy: SpotPolicy, *, tick: int) -> None:
+        view = RentalView(
+            left_s=TERMS.time_s - tick * TICK_S,
+            tick_s=TICK_S,
+            work_s_N=np.array([TERMS.work_s]),
+            overhead_s_N=np.zeros(1),
+            holding_N=np.zeros(1, dtype=np.int64),
+            pool_N=np.zeros(1, dtype=np.int64),
+            up_ZN=np.array([[True]]),
+        )
+        policy.choose(view)
+
+    for tick in range(12):
+        look(once, tick=tick)
+        for _ in range(5):
+            look(again, tick=tick)
+    aged, expected = again._beliefs[0], once._beliefs[0]
+    assert aged is not None
+    assert expected is not None
+    assert aged.age_s_N == pytest.approx(expected.age_s_N, abs=12 * 5)
+
+
 def test_of_pools_that_are_up_the_oldest_spell_is_taken() -> None:
     policy = SpotPolicy(AGING)
     policy.begin(TERMS, num_runs=1, num_pools=2)
