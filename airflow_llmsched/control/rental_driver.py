@@ -80,12 +80,12 @@ class RentalDriver:
         refuses counts as down for this tick, on-demand capacity as out of stock, and the policy is asked again.
 
         Raises:
-            CapacityError: on-demand capacity is out of stock, and nothing else is chosen. What was held is held.
-            QuotaError, LeftoverError, TransientError: as ``Renter.rent``.
+            CapacityError, QuotaError: on-demand capacity is refused, and nothing else is chosen. What was held is held.
+            LeftoverError, TransientError: as ``Renter.rent``.
         """
         purpose, held = self._held()
         refused: set[Pool] = set()
-        out_of_stock: CapacityError | None = None
+        out_of_stock: CapacityError | QuotaError | None = None
         while True:
             view = self._view(held, refused, work_s=work_s, overhead_s=overhead_s, tick_s=tick_s)
             choice = self._policy.choose(view) if work_s > 0 else _NOTHING
