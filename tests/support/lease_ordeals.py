@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_llmsched.testing.cloud_contract import CloudHarness
+from tests.support.azure_cloud import AzureCloudHarness
 from tests.support.cloud_faults import FaultPlan
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
 from tests.support.sim_cloud import SimCloudHarness
 
 CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
+    "azure": AzureCloudHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
     "sim": SimCloudHarness,
