@@ -12,12 +12,14 @@ from tests.support.azure_cloud import AzureCloudHarness
 from tests.support.cloud_faults import FaultPlan
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
+from tests.support.onprem_cloud import OnPremCloudHarness
 from tests.support.sim_cloud import SimCloudHarness
 
 CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
     "azure": AzureCloudHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
+    "onprem": OnPremCloudHarness,
     "sim": SimCloudHarness,
 }
 """How to begin anew with each cloud."""
