@@ -244,7 +244,7 @@ def _answer(response: Any) -> Answer:
     return Answer(
         status=response.status_code,
         body=body if isinstance(body, Mapping) else {},
-        operation_url=response.headers.get("Azure-AsyncOperation"),
+        operation_url=response.headers.get("Azure-AsyncOperation") or None,
         retry_after_s=_seconds(response.headers.get("Retry-After")),
     )
 

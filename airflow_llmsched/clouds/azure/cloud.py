@@ -124,8 +124,7 @@ class AzureCloud:
         wanted = LeaseTags(key=key, pool=offer.pool, num_nodes=num_nodes, expires_at_s=until_s, origin=origin)
         body = render.scale_set(self._settings, wanted)
         is_there = self._sets.get(key.name) is not None
-        operation_url = None if is_there else self._sets.create(wanted, body)
-        self._sets.await_whole(wanted, operation_url)
+        self._sets.await_whole(wanted, None if is_there else self._sets.create(wanted, body))
         row = self._sets.get(key.name)
         lease = None if row is None else self._lease(row, [])
         return lease or view.pending(wanted)

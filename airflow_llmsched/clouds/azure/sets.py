@@ -7,6 +7,7 @@ is simply made again: "it is there already" then is the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_llmsched.clouds.azure import client as wire
@@ -36,7 +37,7 @@ _TAG = EffectPoint("azure.scale_set.tag")
 _REMOVE = EffectPoint("azure.scale_set.remove")
 _SWEEP = EffectPoint("azure.part.remove")
 
-NOT_FOUND = 404
+ACCEPTED, NOT_FOUND = 202, 404
 POLL_S = 5.0
 NUM_REMOVAL_TRIES = 5
 _FORCED = {"forceDeletion": "true"}
@@ -49,6 +50,13 @@ _PARTS = (
     ("Microsoft.Network/publicIPAddresses", wire.NETWORK),
 )
 """What can stay behind when machines go, and the version of its interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A creation that this call has begun. ``operation_url`` says how it goes on, None: the set itself does."""
+
+    operation_url: str | None
 
 
 class ScaleSets:
@@ -103,8 +111,8 @@ class ScaleSets:
 
     # Creating
 
-    def create(self, lease: LeaseTags, body: Mapping[str, Any]) -> str | None:
-        """Have Azure begin to create the set, and return the operation's URL; None: somebody has begun before.
+    def create(self, lease: LeaseTags, body: Mapping[str, Any]) -> Begun | None:
+        """Have Azure begin to create the set; None: somebody has begun before.
 
         Raises as ``ports.Cloud.acquire``.
         """
@@ -120,7 +128,7 @@ class ScaleSets:
                 is_unsure, why = True, str(error)
             if answer is not None:
                 if answer.is_ok:
-                    return answer.operation_url
+                    return Begun(answer.operation_url)
                 reaction, fault = answer.react()
                 if reaction is Reaction.TAKEN or (reaction is Reaction.BUSY and self.get(name) is not None):
                     return None
@@ -133,22 +141,22 @@ class ScaleSets:
             raise CouldNotLookError(f"it is unknown whether scale set {name} was created: {why}")
         raise TransientError(f"scale set {name} was not created: {why}")
 
-    def await_whole(self, lease: LeaseTags, operation_url: str | None) -> None:
+    def await_whole(self, lease: LeaseTags, begun: Begun | None) -> None:
         """Return when the set is there whole, or after ``settle_s``. What cannot be whole is removed.
 
-        Without ``operation_url`` somebody else created it, and whether machines are missing is not for us to judge:
+        Unless we have ``begun`` it, somebody else did, and whether machines are missing is not for us to judge:
         they may have been taken since. Raises as ``ports.Cloud.acquire``.
         """
         name, began_s = lease.key.name, self._clock.now_s()
         while True:
-            stands, found = self._stand(name, operation_url)
+            stands, found = self._stand(name, begun.operation_url if begun is not None else None)
             if stands is SetPhase.ENDING:
                 raise AbandonedError(f"lease {name} is being released: nothing is rented under its key again")
             if stands is SetPhase.FAILED:
                 raise self._given_up(lease, found or self._view_faults(name))
             is_listed = self._clock.now_s() > began_s + self._consistency_s
             if stands is SetPhase.READY:
-                if operation_url is None or len(self._listed(name)) >= lease.num_nodes:
+                if begun is None or len(self._listed(name)) >= lease.num_nodes:
                     return
                 if is_listed:  # what has not come by now never will
                     raise self._given_up(lease, [])
@@ -244,15 +252,17 @@ class ScaleSets:
             if answer.retry_after_s is not None:
                 self._client.pause(0, answer.retry_after_s)
             return None if answer.status == NOT_FOUND else "; ".join(str(fault) for fault in answer.faults)
-        url = answer.operation_url
-        while url is not None and self._clock.now_s() < give_up_at_s:
-            seen = self._client.operation(url)
-            if seen is None or seen[0] is SetPhase.READY:
-                return None
-            if seen[0] is SetPhase.FAILED:
+        if answer.status != ACCEPTED:
+            return None
+        while self._clock.now_s() < give_up_at_s:
+            seen = None if answer.operation_url is None else self._client.operation(answer.operation_url)
+            if seen is not None and seen[0] is SetPhase.FAILED:
                 return "; ".join(str(fault) for fault in seen[1]) or "Azure does not say why"
+            is_over = seen is None or seen[0] is SetPhase.READY
+            if is_over and (seen is not None or self._client.look(path, version=version) is None):
+                return None
             self._clock.sleep(POLL_S)
-        return None if url is None else "Azure has been removing it for too long"
+        return "Azure has been removing it for too long"
 
     def _unheard(self, path: str, version: str, error: NoAnswerError) -> str:
         """Return that a deletion went unanswered, if Azure answers at all. Raises ``CouldNotLookError``."""

@@ -89,6 +89,41 @@ def test_what_azure_calls_whole_and_is_not_is_removed(house: AzureCloudHarness) 
     assert house.billed() == frozenset()
 
 
+def test_a_creation_that_names_no_operation_is_read_from_the_set_itself(house: AzureCloudHarness) -> None:
+    house.server._begin = lambda *_: ""
+    house.run_short(house.offer(), num_nodes=0)
+    with pytest.raises(CapacityError, match="did not say why"):
+        acquire(house)
+    assert house.billed() == frozenset()
+
+
+def test_a_removal_that_fails_after_it_was_accepted_is_tried_again(house: AzureCloudHarness) -> None:
+    lease = acquire(house)
+    begin, fails = house.server._begin, [True, True, False]
+
+    def begin_to_fail(ready_at_s: float, error: dict[str, str] | None) -> str:
+        house.server.sets[NAME].deleted_at_s = None if fails[0] else ready_at_s
+        return begin(ready_at_s, {"code": "Conflict", "message": "in use"} if fails.pop(0) else None)
+
+    house.server._begin = begin_to_fail
+    house.cloud.release(lease.id)
+    assert (house.billed(), fails) == (frozenset(), [])
+
+
+def test_a_removal_that_never_ends_names_what_is_left(house: AzureCloudHarness) -> None:
+    lease = acquire(house)
+    begin = house.server._begin
+
+    def begin_for_ever(_ready_at_s: float, error: dict[str, str] | None) -> str:
+        house.server.sets[NAME].deleted_at_s = 1e12
+        return begin(1e12, error)
+
+    house.server._begin = begin_for_ever
+    with pytest.raises(LeftoverError, match="too long") as caught:
+        house.cloud.release(lease.id)
+    assert set(caught.value.ids) == house.billed()
+
+
 def test_an_error_that_nobody_knows_is_loud_and_leaves_nothing(house: AzureCloudHarness) -> None:
     house.run_short(house.offer(), num_nodes=1)
     began = house.server._begin
