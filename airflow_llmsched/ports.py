@@ -281,7 +281,9 @@ class CheckpointFormat(Protocol):
 class PriceSource(Protocol):
     """Knows what capacity costs. Where it is bought is another's business."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Return what to call it where its prices are counted."""
 
     def offers(self, *, now_s: float) -> PricedOffers:
         """Return what is known at ``now_s`` (Unix seconds), each offer with its price's own date and source.

@@ -58,6 +58,11 @@ class RentalIntent:
     origin: RunOrigin
     v: int = FORMAT_VERSION
 
+    @property
+    def hold_s(self) -> float:
+        """How long the lease was to last at first, and is to last from each renewal on."""
+        return self.until_s - self.at_s
+
 
 class RentalEnding(StrEnum):
     """How a rental came to its end."""

@@ -52,8 +52,8 @@ class LeaseKeeper:
         self._clouds = OpenClouds(open_cloud)
         self._clock = clock
 
-    def keep(self, books: Sequence[LeaseBook], *, hold_s: float) -> Mapping[RunKey, Kept]:
-        """Look at all open leases, by one call of each cloud, and have them last ``hold_s`` seconds where need be.
+    def keep(self, books: Sequence[LeaseBook]) -> Mapping[RunKey, Kept]:
+        """Look at all open leases, by one call of each cloud, and renew for another hold those that need it.
 
         Raises nothing: a cloud, or a book, that cannot be asked keeps no other from being so.
         """
@@ -75,10 +75,10 @@ class LeaseKeeper:
                         continue  # too new to be listed
                     if lease is None or lease.state is LeaseState.ENDED:
                         gone[key.run].append(key)
-                    elif lease.expires_at_s - self._clock.now_s() > RENEW_BELOW_RATIO * hold_s:
+                    elif lease.expires_at_s - self._clock.now_s() > RENEW_BELOW_RATIO * rental.intent.hold_s:
                         leases[key.run].append(lease)
                     else:
-                        leases[key.run].append(cloud.renew(lease, until_s=self._clock.now_s() + hold_s))
+                        leases[key.run].append(cloud.renew(lease, until_s=self._clock.now_s() + rental.intent.hold_s))
                 except LeaseGoneError:
                     gone[key.run].append(key)
                 except TransientError as error:

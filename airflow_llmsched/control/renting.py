@@ -23,10 +23,11 @@ from airflow_llmsched.errors import (
     CapacityError,
     CouldNotLookError,
     LeftoverError,
+    LlmschedError,
     QuotaError,
     SpecError,
 )
-from airflow_llmsched.ports import Clock, Cloud
+from airflow_llmsched.ports import Clock
 
 MIN_LEFT_S = 60.0
 """An intent that ends sooner than this is not gone on with: its machines would expire before anyone renewed them."""
@@ -100,18 +101,23 @@ class Renter:
     def look(self, purpose: str) -> Lease | None:
         """Return the open lease for ``purpose`` as its cloud sees it.
 
-        None when there is no open rental, or nothing of it is listed. Raises ``CouldNotLookError``, ``StoreError``.
+        None when there is no open rental, or nothing of it is left. Raises ``CouldNotLookError``, also for one that may
+        be too new to be listed, and ``StoreError``.
         """
         for rental in self._book.open():
-            if rental.intent.purpose == purpose:
-                found = self._clouds.of(rental).leases([rental.intent.lease_id])
-                return found.get(rental.intent.lease_id)
+            intent = rental.intent
+            if intent.purpose == purpose:
+                cloud = self._clouds.of(rental)
+                found = cloud.leases([intent.lease_id]).get(intent.lease_id)
+                if found is None and self._clock.now_s() < intent.at_s + cloud.consistency_s:
+                    raise CouldNotLookError(f"lease {intent.lease_id} is not listed yet")
+                return found
         return None
 
-    def give_back(self, key: LeaseKey, *, reason: str) -> None:
-        """End one rental. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``, ``StoreError``."""
+    def give_up(self, purpose: str, *, reason: str) -> None:
+        """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``."""
         for rental in self._book.open():
-            if rental.intent.key == key:
+            if rental.intent.purpose == purpose:
                 self._give_back(rental, reason)
 
     def give_up(self, purpose: str, *, reason: str) -> None:
@@ -127,7 +133,7 @@ class Renter:
 
         Raises:
             LeftoverError: names all that clouds did not remove.
-            CouldNotLookError: something could not be looked at; try again.
+            CouldNotLookError: something could not be looked at, or its cloud not be opened; try again.
         """
         self._book.close(at_s=self._clock.now_s())
         released: list[str] = []
@@ -135,8 +141,8 @@ class Renter:
         unseen: list[str] = []
         for rental in self._book.open():
             self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
-        for cloud in self._known_clouds():
-            self._attempt(partial(self._release_found, cloud), released, left, unseen)
+        for name, options in by_cloud(self._book.rentals()):
+            self._attempt(partial(self._release_found, name, options), released, left, unseen)
         if left:
             raise LeftoverError(f"run {self._book.run} has left behind what its clouds do not remove", ids=left)
         if unseen:
@@ -225,8 +231,9 @@ class Renter:
         self._give_back(rental, reason)
         return [str(intent.lease_id)] if is_listed else []
 
-    def _release_found(self, cloud: Cloud) -> list[str]:
+    def _release_found(self, name: str, options: str) -> list[str]:
         """Release what carries the run's key and is in no book: one that was lost, or another's of the same key."""
+        cloud = self._clouds.named(name, options)
         found: list[LeaseId] = [lease.id for lease in cloud.find(self._book.run)]
         for lease_id in found:
             cloud.release(lease_id)
@@ -238,12 +245,8 @@ class Renter:
             released += act()
         except LeftoverError as error:
             left += error.ids
-        except CouldNotLookError as error:
+        except LlmschedError as error:
             unseen.append(str(error))
-
-    def _known_clouds(self) -> list[Cloud]:
-        """Return every cloud that the run has ever been about to rent from."""
-        return [self._clouds.named(*name) for name in by_cloud(self._book.rentals())]
 
 
 def _none_to_be_had(refusals: Sequence[CapacityError | QuotaError]) -> CapacityError | QuotaError:

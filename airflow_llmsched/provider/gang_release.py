@@ -10,15 +10,27 @@ from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings
+from airflow_llmsched.provider.rentals import open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 
 
 def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any]) -> tuple[str, ...]:
-    """End the run and stop what lives under its keys; return the names of what had been alive. Idempotent.
+    """End the run, stop what lives under its keys and give back what it rented; return what had been there. Idempotent.
 
-    Needs neither spec nor data: they may never have come. Raises ``CouldNotLookError`` when the engine cannot be asked:
-    nothing may be assumed gone.
+    Needs neither spec nor data: they may never have come. Whatever fails on the engine keeps no rented machine.
+
+    Raises:
+        CouldNotLookError: the engine or a cloud cannot be asked: nothing may be assumed gone.
+        LeftoverError: a cloud did not remove what the error names.
     """
+    try:
+        stopped = _stop_gangs(scope, engine=engine, engine_options=engine_options)
+    finally:
+        given_back = open_renter(scope).release()
+    return (*stopped, *given_back)
+
+
+def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any]) -> tuple[str, ...]:
     stopped = stop_evaluation(GangSettings(scope=scope, engine=engine, engine_options=engine_options))
     training = open_closing_driver(
         scope.store(),

@@ -16,7 +16,9 @@ from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings, open_driver
 from airflow_llmsched.provider.handover import handed_over
+from airflow_llmsched.provider.lease_watch import BackgroundPasses, Watched
 from airflow_llmsched.provider.poller import Connection
+from airflow_llmsched.provider.run_scope import RunScope
 
 KILLED = "the task was failed, cleared or ended by a person"
 
@@ -24,20 +26,26 @@ KILLED = "the task was failed, cleared or ended by a person"
 class GangWatch:
     """One gang under watch of a blocking worker."""
 
-    def __init__(self, engine: Engine, channel: RunChannel | None, state: WatchState) -> None:
+    def __init__(
+        self, engine: Engine, channel: RunChannel | None, state: WatchState, leases: Watched | None = None
+    ) -> None:
         self._engine = engine
         self._channel = channel
         self._state = state
+        self._leases = None if leases is None else BackgroundPasses(leases)
 
     @classmethod
     def open(cls, settings: Mapping[str, Any], watch: Mapping[str, Any]) -> GangWatch:
         """Open engine and channel from what a trigger would get."""
         state = codec.from_plain(WatchState, watch)
         channel = open_channel(state.channel_root) if state.channel_root else None
-        return cls(open_engine(settings["engine"], settings["engine_options"]), channel, state)
+        engine = open_engine(settings["engine"], settings["engine_options"])
+        return cls(engine, channel, state, watched_leases(settings, watch))
 
     def step(self) -> tuple[float, dict[str, Any] | None]:
         """Look once. Returns seconds until the next look, or the event to yield."""
+        if self._leases is not None:
+            self._leases.tend()
         self._state, verdict = watching.step(self._engine, self._channel, self._state, SystemClock())
         if isinstance(verdict, KeepWatching):
             return verdict.after_s, None
@@ -49,6 +57,12 @@ def subscription(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> tuple
     codec.prepare(Handover)  # the event loop has no time for it
     connection = Connection.of(settings["engine"], settings["engine_options"])
     return connection, codec.from_plain(WatchState, watch)
+
+
+def watched_leases(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> Watched:
+    """Return whose leases to keep, from a trigger's arguments."""
+    state = codec.from_plain(WatchState, watch)
+    return Watched(scope=codec.from_plain(RunScope, settings["scope"]), channel_root=state.channel_root)
 
 
 def extend_lease(watch: Mapping[str, Any]) -> None:

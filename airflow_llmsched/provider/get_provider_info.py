@@ -75,6 +75,8 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_OPERATORS}.planning",
                     f"{_OPERATORS}.gang",
                     f"{_OPERATORS}.evaluation",
+                    f"{_OPERATORS}.capacity",
+                    f"{_OPERATORS}.market",
                     f"{_OPERATORS}.release",
                     f"{_OPERATORS}.reap",
                     f"{_OPERATORS}.report",
@@ -82,7 +84,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [
-            {"integration-name": "llmsched", "python-modules": ["airflow_llmsched.provider.sensors.checkpoint"]}
+            {
+                "integration-name": "llmsched",
+                "python-modules": [
+                    "airflow_llmsched.provider.sensors.checkpoint",
+                    "airflow_llmsched.provider.sensors.capacity",
+                ],
+            }
         ],
         "hooks": [{"integration-name": "llmsched", "python-modules": ["airflow_llmsched.provider.hooks.placement"]}],
         "triggers": [
@@ -91,6 +99,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_llmsched.provider.triggers.gang",
                     "airflow_llmsched.provider.triggers.checkpoint",
+                    "airflow_llmsched.provider.triggers.lease",
                 ],
             }
         ],

@@ -59,6 +59,15 @@ def read(scope: RunScope, name: str, type_: type[T], *, made_by: str) -> T:
         raise DataError(f"{name} of run {scope.run_key} is damaged: clear {made_by} to write it again") from error
 
 
+def exists(scope: RunScope, name: str) -> bool:
+    """Return whether any try has stored the file. Raises ``StoreError``."""
+    try:
+        newest_task_file(scope.store(), scope.run_key, name)
+    except ObjectMissingError:
+        return False
+    return True
+
+
 def read_spec(scope: RunScope) -> WorkloadSpec:
     """Load the run's workload spec."""
     return read(scope, SPEC_FILE, WorkloadSpec, made_by="OpenRunOperator")

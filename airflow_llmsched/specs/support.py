@@ -10,14 +10,17 @@ from airflow_llmsched.errors import SpecError, SpecErrors
 _FILTERS = ("clouds", "regions", "jurisdictions", "vendors", "capacity_types")
 
 
-def unsupported(spec: WorkloadSpec) -> tuple[SpecError, ...]:
-    """Return what of ``spec`` would have no effect, or fail only later; empty when all of it can be done."""
-    return (*_buckets(spec), *_roles(spec), *_capacity(spec))
+def unsupported(spec: WorkloadSpec, *, rents_capacity: bool = False) -> tuple[SpecError, ...]:
+    """Return what of ``spec`` would have no effect, or fail only later; empty when all of it can be done.
+
+    ``rents_capacity``: a task of the run rents its machines, and heeds what the spec says of capacity.
+    """
+    return (*_buckets(spec), *_roles(spec), *(() if rents_capacity else _capacity(spec)))
 
 
-def require_supported(spec: WorkloadSpec) -> None:
+def require_supported(spec: WorkloadSpec, *, rents_capacity: bool = False) -> None:
     """Raise ``SpecError`` (``SpecErrors`` for several) for what :func:`unsupported` finds."""
-    found = unsupported(spec)
+    found = unsupported(spec, rents_capacity=rents_capacity)
     if found:
         raise found[0] if len(found) == 1 else SpecErrors(list(found))
 
@@ -43,5 +46,5 @@ def _capacity(spec: WorkloadSpec) -> Iterator[SpecError]:
     for name in _FILTERS:
         value = getattr(spec.capacity, name)
         if value:
-            hint = "no engine of this release rents capacity, so it would not be heeded; take it out"
+            hint = "nothing rents capacity for this run, so it would not be heeded; take it out, or see rents_capacity"
             yield SpecError(path=f"capacity.{name}", value=[str(each) for each in value], hint=hint)

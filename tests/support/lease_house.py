@@ -80,9 +80,9 @@ class LeaseHouse:
     def open_cloud(self, _name: str, _options: Mapping[str, Any]) -> Cloud:
         return self.harness.reopen()
 
-    def keep(self, *, hold_s: float = 2 * LEASE_S) -> Kept:
+    def keep(self) -> Kept:
         """Return what came of keeping the run's leases once."""
-        return LeaseKeeper(open_cloud=self.open_cloud, clock=self.clock).keep([self.book()], hold_s=hold_s)[self.run]
+        return LeaseKeeper(open_cloud=self.open_cloud, clock=self.clock).keep([self.book()])[self.run]
 
     def book(self) -> LeaseBook:
         return LeaseBook(self.store, self.run)
@@ -112,6 +112,7 @@ class LeaseHouse:
         """What the workers of a run do, one after another, each with what it finds."""
         lease = self.renter().rent(self.wanted(generation=generation, num_nodes=num_nodes))
         self.until_there(lease)
+        self.harness.advance(LEASE_S / 2 + 1.0)
         self.keep()
         self.renter().release()
 

@@ -15,10 +15,12 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.serialization.serialized_objects import BaseSerialization
 
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.lease_book import LeaseBook
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.provider.operators.base import RunOperator
+from airflow_llmsched.provider.operators.capacity import ProvisionCapacityOperator
 from airflow_llmsched.provider.operators.dataset import StageDatasetOperator
 from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
 from airflow_llmsched.provider.operators.gang import RunGangOperator
@@ -32,6 +34,12 @@ from tests.support.airflow_context import UTC, context_of
 
 TRAINER = [sys.executable, str(Path(__file__).with_name("plain_trainer.py"))]
 NUM_STEPS = 6
+RENTING = {
+    "clouds": {"sim": {}},
+    "shapes": {"sim.8x": {"num_nodes": 2, "work": "1h"}},
+    "deferrable": False,
+    "poll_interval_s": 0.05,
+}
 ASSET = Asset("llmsched://checkpoints/plain")
 
 
@@ -85,6 +93,7 @@ class Pipeline:
             "plan_training": (PlanTrainingOperator, where),
             "run_gang": (RunGangOperator, {**gang, "outlets": [ASSET]}),
             "evaluate_checkpoint": (EvaluateCheckpointOperator, gang),
+            "provision": (ProvisionCapacityOperator, RENTING),
             "release": (ReleaseOperator, where),
             "report": (ReportOperator, {}),
         }
@@ -139,6 +148,10 @@ class Pipeline:
         """Delete what the run's tasks left under this name."""
         for path in self.scope.directory.glob(f"tries/*/{name}"):
             path.unlink()
+
+    def book(self) -> LeaseBook:
+        """Return what the run has rented."""
+        return LeaseBook(self.scope.store(), self.scope.run_key)
 
     def live(self, key: RunKey | None = None) -> list[GangHandle]:
         """Return the live gangs under ``key``, by default the training's."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_llmsched.errors import CapacityError, LlmschedError, TransientError
+from airflow_llmsched.errors import CapacityError, LeftoverError, LlmschedError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -76,7 +76,7 @@ def failing_for_good() -> Iterator[None]:
     """Turn errors that a retry cannot mend into ``AirflowFailException``; let the others be retried."""
     try:
         yield
-    except (CapacityError, TransientError):
+    except (CapacityError, LeftoverError, TransientError):
         raise
     except LlmschedError as error:
         raise AirflowFailException(str(error)) from error

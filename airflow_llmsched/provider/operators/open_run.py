@@ -39,6 +39,8 @@ class OpenRunOperator(RunOperator):
         objective: name of the objective to favour instead of the spec's; None or empty leaves it, like the next two.
         deadline: replaces ``budget.deadline``, e.g. ``36h``.
         max_usd: replaces ``budget.max_usd``.
+        rents_capacity: a ``ProvisionCapacityOperator`` of this run heeds the spec's ``capacity`` filters. Without one
+            nobody would, and a spec that has some is refused.
     """
 
     template_fields: Sequence[str] = ("spec", "objective", "deadline", "max_usd")
@@ -54,6 +56,7 @@ class OpenRunOperator(RunOperator):
         objective: str | None = None,
         deadline: str | None = None,
         max_usd: float | str | None = None,
+        rents_capacity: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -63,6 +66,7 @@ class OpenRunOperator(RunOperator):
         self.objective = objective
         self.deadline = deadline
         self.max_usd = max_usd
+        self.rents_capacity = rents_capacity
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return run key, state root and the digest of the stored spec."""
@@ -80,7 +84,7 @@ class OpenRunOperator(RunOperator):
         scope = self.scope(context)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             spec = self._load()
-            require_supported(spec)
+            require_supported(spec, rents_capacity=self.rents_capacity)
             refuse_secret_arguments(spec)
             mask_settings(spec)
             stored = run_files.write(scope, run_files.SPEC_FILE, spec)

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 class ReleaseOperator(EngineOperator):
-    """Stop whatever lives under the run's key, and fail if that cannot be seen.
+    """Stop whatever lives under the run's key, give back what it rented, and fail if either cannot be seen.
 
-    Reads the run's journal and the engine's own list, never XCom, so that it works however far the run had come. Use
-    it as ``.as_teardown(setups=open_run, on_failure_fail_dagrun=True)``: a run whose machines may still be on is not a
-    success.
+    Reads the run's journal and book of rentals, and the engine's and clouds' own lists, never XCom, so that it works
+    however far the run had come. An engine that cannot be asked keeps no rented machine from being given back, nor one
+    cloud another's. Use it as ``.as_teardown(setups=open_run, on_failure_fail_dagrun=True)``: a run whose machines may
+    still be on is not a success.
 
     Arguments as in ``EngineOperator``; ``retries`` is 3 unless given.
     """

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -16,6 +17,7 @@ from airflow_llmsched.provider.settling import settle
 
 if TYPE_CHECKING:
     from airflow_llmsched.control.poller import WatchState
+    from airflow_llmsched.provider.lease_watch import Watched
     from airflow_llmsched.provider.poller import Connection, SharedPoller
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,9 @@ class GangTrigger(BaseTrigger):
         started_s = time.monotonic()
         try:
             shared_poller, connection, watch = await run_blocking("subscribe", self._subscription)
-            event = await shared_poller(connection).watch(watch)
+            watching_leases, watched = await run_blocking("subscribe", self._leases)
+            with watching_leases(watched):
+                event = await shared_poller(connection).watch(watch)
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
             with contextlib.suppress(Exception):  # whatever broke the watch may break this
@@ -104,6 +108,12 @@ class GangTrigger(BaseTrigger):
         from airflow_llmsched.provider.poller import shared_poller
 
         return shared_poller, *subscription(self.settings, self.watch)
+
+    def _leases(self) -> tuple[Callable[[Watched], AbstractContextManager[None]], Watched]:
+        from airflow_llmsched.provider.gang_watch import watched_leases
+        from airflow_llmsched.provider.lease_watch import watching_leases
+
+        return watching_leases, watched_leases(self.settings, self.watch)
 
     def _extend(self) -> None:
         from airflow_llmsched.provider.gang_watch import extend_lease

@@ -30,16 +30,16 @@ def rent(house: LeaseHouse) -> Lease:
 
 def keep_both(one: LeaseHouse, two: LeaseHouse) -> Mapping[RunKey, Kept]:
     keeper = LeaseKeeper(open_cloud=one.open_cloud, clock=one.clock)
-    return keeper.keep([one.book(), two.book()], hold_s=LEASE_S)
+    return keeper.keep([one.book(), two.book()])
 
 
 def test_a_lease_is_renewed_once_half_of_its_hold_is_over(house: LeaseHouse) -> None:
     lease = rent(house)
     house.harness.advance(LEASE_S / 2 - 10)
-    (kept,) = house.keep(hold_s=LEASE_S).leases
+    (kept,) = house.keep().leases
     assert kept.expires_at_s == lease.expires_at_s
     house.harness.advance(20)
-    (kept,) = house.keep(hold_s=LEASE_S).leases
+    (kept,) = house.keep().leases
     assert kept.expires_at_s == house.harness.now_s() + LEASE_S
 
 

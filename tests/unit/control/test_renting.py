@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from airflow_llmsched.control.lease_book import RentalEnding
+from airflow_llmsched.control.lease_book import RentalEnding, RentalIntent
+from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.domain.capacity import Offer
+from airflow_llmsched.domain.identity import LeaseKey
 from airflow_llmsched.domain.lease import Lease, LeaseState
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LeftoverError, QuotaError
+from airflow_llmsched.errors import (
+    AbandonedError,
+    CapacityError,
+    CouldNotLookError,
+    LeftoverError,
+    QuotaError,
+    SpecError,
+)
+from airflow_llmsched.ports import Cloud
 from airflow_llmsched.testing.cloud_contract import LEASE_S
-from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
+from tests.support.lease_house import LeaseHouse, Ordeal, every_death, intent_of, reap_after_expiry, undergo
 from tests.support.sim_cloud import SimCloudHarness, sim_pool
 
 
@@ -24,7 +37,7 @@ def house_of(*zones: str) -> LeaseHouse:
 def offers(house: LeaseHouse) -> list[Offer]:
     harness = house.harness
     assert isinstance(harness, SimCloudHarness)
-    return [pool.offer for pool in harness._pools]
+    return [pool.offer for pool in harness.pools]
 
 
 def ends(house: LeaseHouse) -> list[str]:
@@ -78,8 +91,9 @@ def test_a_second_try_takes_up_the_lease_of_the_first(house: LeaseHouse) -> None
 
 def test_a_renewed_lease_is_taken_up_long_after_it_was_to_end_at_first(house: LeaseHouse) -> None:
     first = rent(house)
-    house.keep(hold_s=10 * LEASE_S)
-    house.harness.advance(5 * LEASE_S)
+    for _ in range(5):
+        house.harness.advance(0.75 * LEASE_S)
+        house.keep()
     assert rent(house).id == first.id
 
 
@@ -158,6 +172,35 @@ def test_a_release_that_could_not_look_says_so_and_can_be_repeated(house: LeaseH
     house.harness.go_dark(is_dark=False)
     assert len(house.renter().release()) == 1
     assert house.renter().release() == ()
+
+
+def test_a_cloud_that_cannot_be_opened_any_more_keeps_no_other_from_being_given_back(house: LeaseHouse) -> None:
+    def from_another_cloud(key: LeaseKey) -> RentalIntent:
+        return replace(intent_of(key), cloud="gone")
+
+    def open_cloud(name: str, options: Mapping[str, Any]) -> Cloud:
+        if name == "gone":
+            raise SpecError(path="cloud", value=name, hint="unknown")
+        return house.open_cloud(name, options)
+
+    house.book().intend(from_another_cloud, generation=0, since_s=house.harness.now_s())
+    rent(house, generation=1)
+    with pytest.raises(CouldNotLookError, match="gone"):
+        Renter(house.book(), open_cloud=open_cloud, clock=house.clock).release()
+    assert house.harness.billed() == frozenset()
+
+
+def test_what_is_given_up_is_of_one_purpose_and_looked_for_in_vain(house: LeaseHouse) -> None:
+    rent(house)
+    house.renter().give_up("evaluate", reason="x")
+    assert house.renter().look("train") is not None
+    for _ in range(2):
+        house.renter().give_up("train", reason="not whole in time")
+    assert house.renter().look("train") is None
+    assert not house.harness.billed()
+    (rental,) = house.book().rentals()
+    assert rental.end is not None
+    assert rental.end.reason == "not whole in time"
 
 
 def test_what_was_spent_is_counted_over_all_rentals(house: LeaseHouse) -> None:

@@ -39,14 +39,37 @@ def scope(tmp_path: Path):
 
 
 @pytest.fixture
+def sim_cloud(monkeypatch: pytest.MonkeyPatch):
+    """A simulated cloud in real time, which the provider opens as ``sim``: nodes are up, and listed, at once."""
+    from airflow_llmsched.control.clock import SystemClock
+    from airflow_llmsched.domain.workload import CapacityType
+    from airflow_llmsched.provider import clouds
+    from tests.support.sim_cloud import SimCloudHarness, sim_pool
+
+    harness = SimCloudHarness(
+        sim_pool("a", start_up_s=0.0),
+        sim_pool("b", start_up_s=0.0, capacity_type=CapacityType.SPOT, usd_per_hour=12.0),
+        clock=SystemClock(),
+        consistency_s=0.0,
+    )
+    load = clouds.load
+
+    def adapter(*, clock):
+        return harness.cloud
+
+    monkeypatch.setattr(clouds, "load", lambda group, name: adapter if name == "sim" else load(group, name))
+    return harness
+
+
+@pytest.fixture
 def make_pipeline(tmp_path: Path, state_root: Path):
     """Makes a pipeline whose spec has blocks changed; whatever it leaves running is ended."""
     from tests.support.pipeline import Pipeline, plain_spec
 
     made = []
 
-    def make(**changes):
-        made.append(Pipeline(tmp_path, spec=plain_spec(**changes)))
+    def make(*, dag_id="plain", **changes):
+        made.append(Pipeline(tmp_path, spec=plain_spec(**changes), dag_id=dag_id))
         return made[-1]
 
     yield make

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.engines.local.engine import LocalEngine
-from airflow_llmsched.errors import SpecError
+from airflow_llmsched.errors import CouldNotLookError, LeftoverError, SpecError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.evaluation_run import open_evaluation
 from airflow_llmsched.provider.gang_release import release_run
@@ -62,3 +62,52 @@ def test_options_that_name_no_engine_are_an_error_and_not_an_empty_engine(slow):
     with pytest.raises(SpecError, match="num_nodse"):
         _release(slow, engine_options={"num_nodse": 1})
     assert len(slow.live()) == 1
+
+
+def test_what_was_rented_is_given_back_with_the_gangs(slow, sim_cloud):
+    lease = slow.run("provision")
+    slow.defer("run_gang")
+    (handle,) = slow.live()
+    assert _release(slow) == (handle.key.name, lease["lease_id"])
+    assert not sim_cloud.billed()
+    assert _release(slow) == ()
+
+
+def test_an_engine_that_cannot_be_asked_fails_the_release_and_keeps_no_machine(slow, sim_cloud, monkeypatch):
+    slow.run("provision")
+    slow.defer("run_gang")
+
+    def fail(*_arguments):
+        raise CouldNotLookError("engine down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "find", fail)
+        with pytest.raises(CouldNotLookError, match="engine down"):
+            _release(slow)
+    assert not sim_cloud.billed()
+    assert len(slow.live()) == 1
+
+
+def test_a_cloud_that_cannot_be_asked_fails_the_release_and_keeps_no_gang(slow, sim_cloud):
+    slow.run("provision")
+    slow.defer("run_gang")
+    sim_cloud.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError, match="does not answer"):
+        _release(slow)
+    assert not slow.live()
+    sim_cloud.go_dark(is_dark=False)
+    _release(slow)
+    assert not sim_cloud.billed()
+
+
+def test_when_neither_can_be_asked_both_are_told(slow, sim_cloud, monkeypatch):
+    slow.run("provision")
+    sim_cloud.refuse_removal(num_calls=100)
+    monkeypatch.setattr("airflow_llmsched.provider.gang_release.open_engine", _no_engine)
+    with pytest.raises(LeftoverError, match="sim-000000, sim-000001") as failed:
+        _release(slow)
+    assert "engine down" in str(failed.value.__context__)
+
+
+def _no_engine(*_arguments):
+    raise CouldNotLookError("engine down")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_llmsched.provider.gang_watch import CANCEL, KILLED, GangWatch, canc
 from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
 from airflow_llmsched.provider.operators.gang import RunGangOperator
 from tests.support.pipeline import through_json
+from tests.support.waiting import wait_until
 
 LIMIT_S = 60
 
@@ -83,3 +85,25 @@ def test_a_run_whose_spec_is_gone_cannot_be_cancelled_and_says_so(slow):
     slow.lose("spec.json")
     with pytest.raises(DataError, match=r"spec\.json"):
         cancel(trigger.purpose, trigger.settings)
+
+
+def test_a_blocking_watch_keeps_the_runs_leases_and_goes_on_while_a_cloud_hangs(slow, sim_cloud, monkeypatch):
+    slow.run("provision")
+    trigger = slow.defer("run_gang", poll_interval_s=0.1).trigger
+    ((lease_id, request),) = sim_cloud.cloud._requests.items()
+    sim_cloud.shorten(lease_id, until_s=time.time() + 100.0)
+    began, go_on = threading.Event(), threading.Event()
+    leases = sim_cloud.cloud.leases
+
+    def hang(ids):
+        began.set()
+        assert go_on.wait(LIMIT_S)
+        return leases(ids)
+
+    monkeypatch.setattr(sim_cloud.cloud, "leases", hang)
+    watch = GangWatch.open(trigger.settings, trigger.watch)
+    for _ in range(3):
+        assert watch.step()[1] is None
+    assert began.wait(LIMIT_S)
+    go_on.set()
+    wait_until(lambda: request.lease.expires_at_s > time.time() + 1800.0, limit_s=LIMIT_S)

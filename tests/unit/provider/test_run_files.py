@@ -46,3 +46,10 @@ def test_runs_that_ask_for_the_same_data_share_its_folder(scope, demo_spec):
     assert run_files.dataset_directory(scope, demo_spec) == run_files.dataset_directory(other, demo_spec)
     less = replace(demo_spec, data=replace(demo_spec.data, held_out_ratio=0.2))
     assert run_files.dataset_directory(scope, less) != run_files.dataset_directory(scope, demo_spec)
+
+
+def test_whether_a_file_is_there_is_asked_by_its_whole_name(scope):
+    assert not run_files.exists(scope, run_files.PLAN_FILE)
+    run_files.write(scope, run_files.PLAN_FILE, PlanSearch(plans=()))
+    assert run_files.exists(scope, run_files.PLAN_FILE)
+    assert not run_files.exists(scope, "plan")

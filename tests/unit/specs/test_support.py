@@ -50,3 +50,10 @@ def test_filters_that_would_not_be_heeded_are_refused_all_at_once(spec: Workload
     with pytest.raises(SpecErrors) as caught:
         require_supported(replace(spec, capacity=wish))
     assert [error.path for error in caught.value.errors] == ["capacity.jurisdictions", "capacity.capacity_types"]
+
+
+def test_filters_that_a_task_heeds_are_not(spec: WorkloadSpec) -> None:
+    wish = CapacityWish(jurisdictions=("eu",), capacity_types=(CapacityType.SPOT,))
+    require_supported(replace(spec, capacity=wish), rents_capacity=True)
+    with pytest.raises(SpecError, match="mount it"):
+        require_supported(replace(spec, data=replace(spec.data, source="s3://b/x")), rents_capacity=True)

@@ -85,7 +85,7 @@ class IsAnonymous(SimCloud):
 
 def harness_of(kind: type[SimCloud]) -> SimCloudHarness:
     harness = SimCloudHarness()
-    harness.cloud = kind(harness.world, harness._pools)
+    harness.cloud = kind(harness.world, harness.pools)
     return harness
 
 

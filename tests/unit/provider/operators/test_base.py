@@ -15,13 +15,18 @@ ERRORS = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.LlmschedError)
 }
-RETRIED = {"CapacityError", "TransientError", "CouldNotLookError", "StoreError"}
+RETRIED = {"CapacityError", "LeftoverError", "TransientError", "CouldNotLookError", "StoreError"}
 
 
 def _error(name):
     if name == "SpecErrors":
         return errors.SpecErrors([_error("SpecError")])
-    return errors.SpecError(path="a.b", hint="mend it") if name == "SpecError" else ERRORS[name]("mend it")
+    more = {
+        "SpecError": {"path": "a.b", "hint": "mend it"},
+        "QuotaError": {"message": "mend it", "region": "us-east-1"},
+        "LeftoverError": {"message": "mend it", "ids": ["i-1"]},
+    }
+    return ERRORS[name](**more[name]) if name in more else ERRORS[name]("mend it")
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS.keys() - RETRIED))

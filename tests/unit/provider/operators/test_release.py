@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.errors import CouldNotLookError, LeftoverError
 from airflow_llmsched.provider.operators.release import ReleaseOperator
 
 
@@ -61,3 +61,13 @@ def test_an_engine_that_cannot_be_asked_fails_the_teardown_for_a_retry(slow):
 def test_a_teardown_tries_again_unless_told_otherwise():
     assert ReleaseOperator(task_id="release").retries == 3
     assert ReleaseOperator(task_id="release", retries=0).retries == 0
+
+
+def test_what_a_cloud_does_not_remove_fails_the_teardown_for_a_retry_and_is_named(pipeline, sim_cloud):
+    pipeline.run("provision")
+    sim_cloud.refuse_removal(num_calls=100)
+    with pytest.raises(LeftoverError, match="sim-000000, sim-000001"):
+        pipeline.run("release")
+    sim_cloud.refuse_removal(num_calls=0)
+    assert len(pipeline.run("release")["stopped"]) == 1
+    assert not sim_cloud.billed()

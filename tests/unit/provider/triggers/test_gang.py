@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -260,3 +261,34 @@ def test_a_broken_watch_says_what_and_when():
     payload = broken(ValueError("x"))
     assert payload["broken"] == "ValueError: x"
     assert through_json(payload) == payload
+
+
+def test_a_watched_gangs_run_keeps_its_leases(slow, sim_cloud):
+    slow.run("provision")
+    trigger = slow.defer("run_gang").trigger
+    ((lease_id, request),) = sim_cloud.cloud._requests.items()
+    sim_cloud.shorten(lease_id, until_s=time.time() + 100.0)
+
+    async def scenario():
+        watching = asyncio.ensure_future(first_event(trigger))
+        while request.lease.expires_at_s < time.time() + 1800.0:
+            await asyncio.sleep(0.01)
+        assert not watching.done()
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_S))
+
+
+def test_a_gang_is_watched_to_its_end_though_its_leases_cannot_be_kept(pipeline, sim_cloud, monkeypatch):
+    pipeline.prepare()
+    pipeline.run("provision")
+    trigger = pipeline.defer("run_gang").trigger
+
+    def fail(_ids):
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(sim_cloud.cloud, "leases", fail)
+    payload = asyncio.run(first_event(trigger))
+    assert payload["handover"]["kind"] == "gang_ended"

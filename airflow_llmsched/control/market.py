@@ -1,0 +1,76 @@
+"""Asks the clouds that a run may rent from what they have, and ranks it at the newest prices known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
+from airflow_llmsched.domain.prices import PricedOffers
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.planner.market.offers import OfferTable, rank
+from airflow_llmsched.ports import Cloud, PriceSource
+
+TOO_DEAR = "above the highest price allowed"
+
+
+class CloudSource:
+    """A cloud as a ``PriceSource``: what it offers for one need. Remembers what it ``offered``, None: never told."""
+
+    def __init__(self, cloud: Cloud, need: Requirement) -> None:
+        self.name = cloud.name
+        self._cloud = cloud
+        self._need = need
+        self.offered: tuple[Offer, ...] | None = None
+
+    def offers(self, *, now_s: float) -> PricedOffers:  # noqa: ARG002 - a cloud dates its prices itself
+        """Return the cloud's offers, priced or not. Raises ``CouldNotLookError``."""
+        self.offered = tuple(self._cloud.offers(self._need))
+        return PricedOffers(offers=self.offered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Market:
+    """What can be rented now, the cheapest to the end of the run first, and why the rest fell out, by count."""
+
+    quotes: tuple[Quote, ...]
+    rejections: Mapping[str, int]
+    num_offers: int
+
+    def explain(self) -> str:
+        """Return in words what there is and why the rest fell out, the most frequent reason first."""
+        counted = sorted(self.rejections.items(), key=lambda each: (-each[1], each[0]))
+        told = "; ".join(f"{count} {reason}" for reason, count in counted)
+        best = f"{len(self.quotes)} of {self.num_offers} offers serve" if self.quotes else "no offer serves"
+        return f"{best}{': ' if told else ''}{told}"
+
+
+def ask_market(
+    need: Requirement,
+    clouds: Sequence[Cloud],
+    merge: Callable[[Sequence[PriceSource]], PriceSource],
+    *,
+    now_s: float,
+    max_usd_per_hour: float | None = None,
+    limit: int = 20,
+) -> Market:
+    """Return the ``limit`` cheapest quotes. A node may cost ``max_usd_per_hour`` at most (None: any price).
+
+    ``merge`` makes one source of the clouds' and whatever else knows a price. Only what a cloud offers itself can be
+    rented: other sources fill in what it costs. Raises ``CouldNotLookError`` when no cloud could be asked.
+    """
+    sources = [CloudSource(cloud, need) for cloud in clouds]
+    priced = merge(sources).offers(now_s=now_s)
+    if all(source.offered is None for source in sources):
+        told = "; ".join(sorted(priced.rejections)) or "none is named"
+        raise CouldNotLookError(f"no cloud could be asked: {told}")
+    on_offer = {offer.pool for source in sources for offer in source.offered or ()}
+    known = [offer for offer in priced.offers if offer.pool in on_offer]
+    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known))
+    highest_usd_per_hour = math.inf if max_usd_per_hour is None else max_usd_per_hour
+    quotes = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
+    num_dear = len(ranking.quotes) - len(quotes)
+    rejections = Counter(priced.rejections) + Counter(ranking.rejections) + Counter({TOO_DEAR: num_dear})
+    return Market(quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(on_offer))

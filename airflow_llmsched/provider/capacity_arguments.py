@@ -1,0 +1,172 @@
+"""Reads what operators and sensor are told about wanted capacity: text with units becomes numbers here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_llmsched.domain.capacity import DataAt, Requirement, ShapeNeed
+from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.provider.engine import check_plain
+from airflow_llmsched.provider.rentals import CapacityRequest
+from airflow_llmsched.specs.quantities import parse_bytes, parse_duration_s
+
+GB = 1e9
+
+
+def capacity_request(
+    *,
+    clouds: Mapping[str, Mapping[str, Any]],
+    shapes: Mapping[str, Mapping[str, Any]],
+    wishes: Mapping[str, Sequence[str]],
+    data: Sequence[Mapping[str, Any]],
+    deadline_s: float | None,
+    rework: str,
+    max_usd_per_hour: float | str | None,
+    spec: WorkloadSpec | None = None,
+) -> CapacityRequest:
+    """Return what is wanted. The spec's own wish may be narrowed and never widened; its budget is the run's.
+
+    Raises ``SpecError`` naming the argument that is wrong.
+    """
+    check_plain(clouds, path="clouds")
+    if not clouds:
+        raise SpecError(path="clouds", value={}, hint="must name at least one cloud, such as {'aws': {...}}")
+    return CapacityRequest(
+        clouds={name: dict(options) for name, options in clouds.items()},
+        need=Requirement(
+            by_shape={name: _shape(name, told) for name, told in _some(shapes).items()},
+            wish=_wish(clouds, wishes, CapacityWish() if spec is None else spec.capacity),
+            data=tuple(_data_at(index, told) for index, told in enumerate(data)),
+            deadline_s=deadline_s,
+            rework_s=duration_s(rework, path="rework"),
+        ),
+        max_usd_per_hour=_price(max_usd_per_hour),
+        max_usd=None if spec is None else spec.budget.max_usd,
+        num_tokens=0 if spec is None else _num_tokens(spec),
+    )
+
+
+def duration_s(value: str, *, path: str) -> float:
+    """Return a duration such as ``36h`` in seconds. Raises ``SpecError`` naming ``path``."""
+    seconds: float = _parsed(parse_duration_s, value, path=path)
+    return seconds
+
+
+def _num_tokens(spec: WorkloadSpec) -> int:
+    """Return how many tokens the run trains on, at the first batch's size where the spec tells steps only."""
+    return spec.budget.num_tokens or spec.num_steps * spec.batch[0].tokens_per_step
+
+
+def _some(shapes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    if not shapes:
+        hint = "must name at least one node shape, such as {'p5.48xlarge': {'num_nodes': 4, 'work': '36h'}}"
+        raise SpecError(path="shapes", value={}, hint=hint)
+    return shapes
+
+
+def _shape(name: str, told: Mapping[str, Any]) -> ShapeNeed:
+    path = f"shapes.{name}"
+    _only(told, ("num_nodes", "work"), path=path)
+    return ShapeNeed(
+        num_nodes=_count(told.get("num_nodes"), path=f"{path}.num_nodes"),
+        work_s=_parsed(parse_duration_s, told.get("work"), path=f"{path}.work"),
+    )
+
+
+def _count(value: Any, *, path: str) -> int:
+    """Read a number of nodes, which a template may have made text of."""
+    count = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if type(count) is not int or count < 1:
+        raise SpecError(path=path, value=value, hint="must be a whole number of nodes, 1 or more")
+    return count
+
+
+def _price(value: float | str | None) -> float | None:
+    """Read a price, which a template may have made text of; empty is none."""
+    if value is None or str(value).strip() in ("", "None"):
+        return None
+    price = float(value) if _is_number(value) else math.nan
+    if not 0 < price < math.inf:
+        raise SpecError(path="max_usd_per_hour", value=value, hint="must be dollars for a node's hour, above 0")
+    return price
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _data_at(index: int, told: Mapping[str, Any]) -> DataAt:
+    path = f"data[{index}]"
+    _only(told, ("cloud", "region", "size", "egress_usd_per_gb", "gb_per_s"), path=path)
+    if not told.get("cloud") or not told.get("region"):
+        raise SpecError(path=path, value=dict(told), hint="must say in which cloud and region the data is")
+    return DataAt(
+        cloud=str(told["cloud"]),
+        region=str(told["region"]),
+        num_bytes=_parsed(parse_bytes, told.get("size"), path=f"{path}.size"),
+        egress_usd_per_byte=_number(told.get("egress_usd_per_gb", 0.0), path=f"{path}.egress_usd_per_gb") / GB,
+        bytes_per_s=_speed(told.get("gb_per_s", 1.0), path=f"{path}.gb_per_s"),
+    )
+
+
+def _speed(gb_per_s: Any, *, path: str) -> float:
+    if not _number(gb_per_s, path=path):
+        raise SpecError(path=path, value=gb_per_s, hint="must be above 0, or the data never arrives")
+    return float(gb_per_s) * GB
+
+
+def _wish(clouds: Mapping[str, Any], wishes: Mapping[str, Sequence[str]], allowed: CapacityWish) -> CapacityWish:
+    def narrowed(name: str) -> tuple[str, ...]:
+        return _narrowed(name, wishes.get(name, ()), getattr(allowed, name))
+
+    return CapacityWish(
+        clouds=_narrowed("clouds", tuple(clouds), allowed.clouds),
+        regions=narrowed("regions"),
+        jurisdictions=narrowed("jurisdictions"),
+        vendors=narrowed("vendors"),
+        capacity_types=tuple(CapacityType(each) for each in _known_types(narrowed("capacity_types"))),
+    )
+
+
+def _narrowed(name: str, wanted: Sequence[str], allowed: Sequence[str]) -> tuple[str, ...]:
+    if not wanted or not allowed:
+        return tuple(str(each) for each in wanted or allowed)
+    both = tuple(str(each) for each in wanted if each in allowed)
+    if not both:
+        hint = f"the spec's capacity.{name} allows only {', '.join(map(str, allowed))}"
+        raise SpecError(path=name, value=list(wanted), hint=hint)
+    return both
+
+
+def _known_types(names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        if name not in list(CapacityType):
+            hint = f"must be among {', '.join(CapacityType)}"
+            raise SpecError(path="capacity_types", value=name, hint=hint)
+    return names
+
+
+def _only(told: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
+    for name in told:
+        if name not in known:
+            raise SpecError(path=f"{path}.{name}", hint=f"is not known; known: {', '.join(known)}")
+
+
+def _number(value: Any, *, path: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise SpecError(path=path, value=value, hint="must be a number, 0 or more")
+    return float(value)
+
+
+def _parsed(parse: Any, value: Any, *, path: str) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise SpecError(path=path, value=value, hint=str(error)) from error

@@ -1,0 +1,90 @@
+"""Opens cloud adapters by name, with the credentials of an Airflow connection where one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.ports import Cloud
+from airflow_llmsched.provider.config import state_root
+from airflow_llmsched.provider.engine import check_plain
+from airflow_llmsched.registry import AdapterGroup, load
+
+CONNECTION = "conn_id"
+"""The option that names an Airflow connection. It is resolved here, and no adapter sees it."""
+
+
+def open_cloud(name: str, options: Mapping[str, Any]) -> Cloud:
+    """Return the cloud ``name`` with ``options``, of which ``conn_id`` names the Airflow connection to sign in with.
+
+    Without one, the cloud's SDK finds credentials its own way.
+
+    Raises:
+        SpecError: an option is not plain JSON, or not one of the cloud's; the cloud is unknown, takes no connection, or
+            the extra that reads its connections is not installed.
+        CouldNotLookError: the connection is not defined, or could not be read: Airflow does not tell the two apart.
+    """
+    check_plain(options, path="cloud options")
+    adapter = load(AdapterGroup.CLOUDS, name)
+    given = {key: value for key, value in options.items() if key != CONNECTION}
+    if options.get(CONNECTION):
+        given["credentials"] = _credentials(name, str(options[CONNECTION]))
+    if getattr(adapter, "needs_store", False):
+        given["store"] = open_store(state_root())
+    try:
+        cloud: Cloud = adapter(clock=SystemClock(), **given)
+    except TypeError as error:
+        raise SpecError(path=f"options of cloud {name!r}", value=dict(options), hint=str(error)) from error
+    return cloud
+
+
+def _credentials(cloud: str, conn_id: str) -> Any:
+    if cloud not in _SIGN_IN:
+        hint = f"cloud {cloud!r} takes no Airflow connection; leave {CONNECTION} out"
+        raise SpecError(path=CONNECTION, value=conn_id, hint=hint)
+    _require_connection(conn_id)
+    try:
+        return _SIGN_IN[cloud](conn_id)
+    except ImportError as error:
+        hint = f"install the extra that brings its provider: airflow-provider-llmsched[{cloud}] ({error})"
+        raise SpecError(path=CONNECTION, value=conn_id, hint=hint) from error
+
+
+def _require_connection(conn_id: str) -> None:
+    """Raise for a connection that is not there: a hook might go on with whatever credentials lie about instead."""
+    from airflow.sdk import Connection  # noqa: PLC0415 - slow
+    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415 - slow
+
+    try:
+        Connection.get(conn_id)
+    except AirflowNotFoundException as error:
+        told = f"the Airflow connection {conn_id!r} is not defined, or could not be read"
+        raise CouldNotLookError(f"{told}: define it, or wait until whoever keeps it answers") from error
+
+
+def _aws_session(conn_id: str) -> Any:
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook  # noqa: PLC0415 - an extra, and slow
+
+    return AwsBaseHook(aws_conn_id=conn_id, client_type="ec2").get_session()
+
+
+def _gcp_credentials(conn_id: str) -> Any:
+    from airflow.providers.google.common.hooks.base_google import GoogleBaseHook  # noqa: PLC0415 - an extra, and slow
+
+    return GoogleBaseHook(gcp_conn_id=conn_id).get_credentials()
+
+
+def _azure_credential(conn_id: str) -> Any:
+    from airflow.providers.microsoft.azure.hooks.base_azure import AzureBaseHook  # noqa: PLC0415 - an extra, and slow
+
+    return AzureBaseHook(conn_id=conn_id)  # has get_token, which is all that a token credential needs
+
+
+_SIGN_IN: Mapping[str, Callable[[str], Any]] = {
+    "aws": _aws_session,
+    "gcp": _gcp_credentials,
+    "azure": _azure_credential,
+}

@@ -1,0 +1,87 @@
+"""What can be rented is what clouds offer; what it costs is whatever the newest source says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.control.market import Market, ask_market
+from airflow_llmsched.domain.capacity import Offer, Requirement, ShapeNeed
+from airflow_llmsched.domain.prices import PricedOffers
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.ports import PriceSource
+from airflow_llmsched.prices.merged import AgedSource, MergedPrices
+from tests.support.sim_cloud import SimCloudHarness, sim_pool
+
+NEED = Requirement(by_shape={"sim.8x": ShapeNeed(num_nodes=2, work_s=3600.0)})
+
+
+class Listed:
+    """A price list of some offers."""
+
+    name = "list"
+
+    def __init__(self, *offers: Offer) -> None:
+        self._offers = offers
+
+    def offers(self, *, now_s: float) -> PricedOffers:
+        return PricedOffers(offers=self._offers)
+
+
+def ask(harness: SimCloudHarness, *listed: Offer, max_usd_per_hour: float | None = None) -> Market:
+    def merge(sources: Sequence[PriceSource]) -> PriceSource:
+        return MergedPrices(*(AgedSource(source=each) for each in [*sources, Listed(*listed)]))
+
+    return ask_market(NEED, [harness.cloud], merge, now_s=harness.now_s(), max_usd_per_hour=max_usd_per_hour)
+
+
+def test_the_cheapest_to_the_end_comes_first() -> None:
+    market = ask(SimCloudHarness(sim_pool("a"), sim_pool("b", usd_per_hour=30.0)))
+    assert [quote.offer.pool.zone for quote in market.quotes] == ["sim-east-b", "sim-east-a"]
+    assert market.explain() == "2 of 2 offers serve"
+
+
+def test_a_price_that_only_a_list_knows_is_filled_in_by_zone_or_region() -> None:
+    pool = sim_pool("a", usd_per_hour=float("nan"))
+    regional = replace(pool.offer, pool=replace(pool.offer.pool, zone=""), usd_per_hour=21.0, source="list")
+    (quote,) = ask(SimCloudHarness(pool), regional).quotes
+    assert (quote.offer.usd_per_hour, quote.offer.source) == (21.0, "list")
+    assert quote.offer.pool == pool.offer.pool
+    assert quote.offer.num_nodes == 8
+
+
+def test_what_nobody_prices_and_what_no_cloud_offers_is_not_rented() -> None:
+    harness = SimCloudHarness(sim_pool("a", usd_per_hour=float("nan")))
+    market = ask(harness, sim_pool("z", usd_per_hour=1.0).offer)
+    assert market.quotes == ()
+    assert market.explain() == "no offer serves: 1 without a price"
+
+
+def test_a_highest_price_hides_no_reason_why_spot_is_pointless() -> None:
+    spot = sim_pool("b", capacity_type=CapacityType.SPOT, usd_per_hour=45.0)
+    market = ask(SimCloudHarness(sim_pool("a", usd_per_hour=40.0), spot), max_usd_per_hour=39.0)
+    assert market.quotes == ()
+    assert market.rejections["above the highest price allowed"] == 1
+    assert sum(market.rejections.values()) == 2
+
+
+def test_no_cloud_that_answers_is_not_an_empty_market() -> None:
+    harness = SimCloudHarness()
+    harness.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError):
+        ask_market(
+            NEED,
+            [harness.cloud],
+            lambda sources: MergedPrices(*(AgedSource(source=each) for each in sources)),
+            now_s=harness.now_s(),
+        )
+
+
+def test_nor_where_a_list_knows_what_it_would_cost() -> None:
+    harness = SimCloudHarness()
+    harness.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError, match=r"no cloud could be asked: .*does not answer"):
+        ask(harness, harness.offer())
