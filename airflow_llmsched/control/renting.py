@@ -120,12 +120,6 @@ class Renter:
             if rental.intent.purpose == purpose:
                 self._give_back(rental, reason)
 
-    def give_up(self, purpose: str, *, reason: str) -> None:
-        """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``."""
-        for rental in self._book.open():
-            if rental.intent.purpose == purpose:
-                self._give_back(rental, reason)
-
     def release(self, reason: str = "teardown") -> tuple[str, ...]:
         """Close the book and give back all that the run rented, in it or not. Returns the ids of what was still there.
 

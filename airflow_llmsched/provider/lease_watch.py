@@ -19,6 +19,7 @@ from airflow_llmsched.control.lease_book import LeaseBook
 from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.lease import NoticeKind
+from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import LlmschedError
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.clouds import open_cloud
@@ -27,6 +28,8 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
+
+_ORDER = EffectPoint("leases.order_checkpoint")
 
 PASS_EVERY_S = 30.0
 """Well below the two minutes' notice of the clouds that give one."""
@@ -102,7 +105,8 @@ class LeasePasses:
         when = "soon" if at_s is None else f"in {at_s - time.time():.0f} s"
         log.warning("run %s: %s to be taken %s; ordering a checkpoint", run, ", ".join(sorted(announced)), when)
         try:
-            open_channel(watched.channel_root).order_checkpoint()
+            with _ORDER:
+                open_channel(watched.channel_root).order_checkpoint()
         except LlmschedError as error:
             log.warning("run %s: the checkpoint could not be ordered: %s", run, error)
         else:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,21 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.agent.link import DirectoryLink
+from airflow_llmsched.agent.spool import read_json
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import journal as journals
 from airflow_llmsched.control.journal import Journal, JournalRaceError
 from airflow_llmsched.domain.checkpoint import VerifyDepth
 from airflow_llmsched.domain.dataset import DatasetManifest
-from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.lease import NodeNotice, NoticeKind
 from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.objects.local import LocalStore
+from airflow_llmsched.prices.snapshots import PREFIX, MarketSnapshot, SnapshotPrices, encode_snapshot, snapshot_key
 from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider.lease_watch import LeasePasses, Watched
+from airflow_llmsched.provider.market_run import take_snapshot
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files as report_files
 from airflow_llmsched.staging.shards import SEPARATOR
@@ -40,6 +46,8 @@ from tests.support.crash_combos import Combination, Findings
 from tests.support.crash_watch import Observer, Seen, processes
 from tests.support.crashing import Shot
 from tests.support.pipeline import Pipeline, plain_spec
+from tests.support.provider_cloud import opened_by_the_provider, real_time_cloud
+from tests.support.sim_cloud import sim_pool
 from tests.support.waiting import wait_until
 
 RUN = RunKey("ls-aaaaaaaaaaaaaaaaaaaa")
@@ -261,7 +269,56 @@ def _check_channel(folder: Path, _generation: int) -> None:
     assert DirectoryChannel(str(folder / "channel")).revoke(at_s=9e9, lease_s=60.0) == 700.0
 
 
+def _take_snapshot(folder: Path, _try: Try) -> object:
+    with opened_by_the_provider(real_time_cloud()):
+        return take_snapshot({"sim": {}}, ["sim.8x"], keep=1)
+
+
+def _old_snapshot(folder: Path) -> None:
+    old = MarketSnapshot(taken_at_s=1_750_000_000.0, offers=(sim_pool().offer,))
+    LocalStore(str(folder / "state")).put(snapshot_key(old.taken_at_s), encode_snapshot(old))
+
+
+def _market_is_whole(folder: Path) -> None:
+    assert SnapshotPrices(LocalStore(str(folder / "state"))).offers(now_s=time.time()).offers
+
+
+def _check_market(folder: Path, _generation: int) -> None:
+    store = LocalStore(str(folder / "state"))
+    assert len(SnapshotPrices(store).offers(now_s=time.time()).offers) == 2
+    assert len(list(store.list(PREFIX))) == 1
+
+
+def _be_interrupted(folder: Path, try_: Try) -> None:
+    """Watch a run that has rented, in a cloud that announces to take a node."""
+    made = pipeline(folder, try_.generation)
+    with opened_by_the_provider(real_time_cloud()) as cloud:
+        made.run("provision", context=try_.context)
+        cloud.notify(NodeId(min(cloud.billed())), NodeNotice(kind=NoticeKind.INTERRUPTION))
+        passes, watched = LeasePasses(), Watched(scope=made.scope, channel_root=str(folder / "channel"))
+        for _ in range(2):
+            passes.make([watched])
+
+
+def _check_interruption(folder: Path, _generation: int) -> None:
+    assert read_json(folder / "channel" / "down" / "orders.json")["checkpoint_seq"] in (1, 2)
+
+
 PARTS: dict[str, Part] = {
+    "market": Part(
+        act=_take_snapshot,
+        points=("market.",),
+        prepare=_old_snapshot,
+        whole=_market_is_whole,
+        check=_check_market,
+        follow_ups=("retried", "thawed"),
+    ),
+    "interruption": Part(
+        act=_be_interrupted,
+        points=("leases.order_checkpoint",),
+        check=_check_interruption,
+        follow_ups=("retried", "thawed"),
+    ),
     "channel": Part(
         act=_tell_agents,
         points=("channel.directory.",),

@@ -39,26 +39,12 @@ def scope(tmp_path: Path):
 
 
 @pytest.fixture
-def sim_cloud(monkeypatch: pytest.MonkeyPatch):
+def sim_cloud():
     """A simulated cloud in real time, which the provider opens as ``sim``: nodes are up, and listed, at once."""
-    from airflow_llmsched.control.clock import SystemClock
-    from airflow_llmsched.domain.workload import CapacityType
-    from airflow_llmsched.provider import clouds
-    from tests.support.sim_cloud import SimCloudHarness, sim_pool
+    from tests.support.provider_cloud import opened_by_the_provider, real_time_cloud
 
-    harness = SimCloudHarness(
-        sim_pool("a", start_up_s=0.0),
-        sim_pool("b", start_up_s=0.0, capacity_type=CapacityType.SPOT, usd_per_hour=12.0),
-        clock=SystemClock(),
-        consistency_s=0.0,
-    )
-    load = clouds.load
-
-    def adapter(*, clock):
-        return harness.cloud
-
-    monkeypatch.setattr(clouds, "load", lambda group, name: adapter if name == "sim" else load(group, name))
-    return harness
+    with opened_by_the_provider(real_time_cloud()) as harness:
+        yield harness
 
 
 @pytest.fixture

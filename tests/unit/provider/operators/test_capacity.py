@@ -230,7 +230,8 @@ def test_the_specs_own_wish_is_never_widened(make_pipeline, sim_cloud, spec, arg
 
 def test_a_damaged_spec_might_forbid_what_is_asked_and_so_nothing_is_rented(make_pipeline, sim_cloud):
     pipeline = _open(make_pipeline)
-    (pipeline.scope.directory / run_files.SPEC_FILE).write_text("{}")
+    (spec,) = pipeline.scope.directory.rglob(run_files.SPEC_FILE)
+    spec.write_text("{}")
     with pytest.raises(AirflowFailException, match="damaged"):
         pipeline.run("provision")
     assert not sim_cloud.billed()
@@ -262,9 +263,7 @@ def test_what_was_rented_before_counts_against_the_budget(make_pipeline, sim_clo
 
 
 def test_a_hold_that_a_hand_over_may_outlast_is_refused(pipeline, sim_cloud):
-    with pytest.raises(
-        AirflowFailException, match=r"hold = '59min': must be .* twice .*handoff_limit \(1800 s\)"
-    ):
+    with pytest.raises(AirflowFailException, match=r"hold = '59min': must be .* twice .*handoff_limit \(1800 s\)"):
         pipeline.run("provision", hold="59min")
     assert not sim_cloud.billed()
 

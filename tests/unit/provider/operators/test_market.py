@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 
 import pytest
@@ -42,5 +43,5 @@ def test_the_shipped_dag_takes_one_every_hour(checkout):
     bag = DagBag(str(path), bundle_path=checkout / "dags", bundle_name="dags-folder")
     assert not bag.import_errors
     (dag,) = bag.dags.values()
-    assert (dag.dag_id, dag.timetable.summary, dag.max_active_runs) == ("refresh_market", "1:00:00", 1)
+    assert (dag.dag_id, dag.schedule, dag.catchup) == ("refresh_market", datetime.timedelta(hours=1), False)
     assert isinstance(dag.get_task("snapshot"), MarketSnapshotOperator)
