@@ -76,7 +76,7 @@ class Job:
 
     @property
     def spots(self) -> Sequence[Offer]:
-        return [pool.offer for pool in self.harness._pools[1:]]
+        return [pool.offer for pool in self.harness.pools[1:]]
 
     def driver(self, *, left_s: float = TERMS.time_s) -> RentalDriver:
         pools = self.harness.cloud
