@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from google.auth.credentials import AnonymousCredentials
@@ -38,6 +39,10 @@ def machine_type(zone: str, name: str = SHAPE) -> Json:
         "zone": zone,
         "accelerators": [{"guestAcceleratorType": "nvidia-h100-80gb", "guestAcceleratorCount": 8}],
     }
+
+
+TPU = "v5litepod-16"
+"""A slice of 16 chips."""
 
 
 class GcpCloudHarness(CloudHarness):
@@ -105,11 +110,33 @@ class GcpCloudHarness(CloudHarness):
         self.plan.go_dark(is_dark=is_dark)
 
     def preempt(self, node: NodeId) -> None:
+        if any(name.endswith(f"/{node}") for name in self.world.tpus.nodes):
+            self.world.tpus.preempt(node)
+            return
         zone = next(key.split("/")[1] for key in self.world.things["instances"] if key.endswith(f"/{node}"))
         self.world.preempt(zone, node)
 
     def notify(self, node: NodeId, notice: NodeNotice) -> None:
         raise NotImplementedError("Google announces nothing to those outside of the machine")
+
+
+class TpuHarness(GcpCloudHarness):
+    """Slices of TPUs, of one kind."""
+
+    def __init__(self, **tpu: Any) -> None:
+        made_of = {"runtime_version": "v2-alpha-tpuv5-lite", "queue_s": 0.0, **tpu}
+        super().__init__(tpu=made_of, tpu_zones=[ZONE, SPOT_ZONE])
+        self.world.tpus.rooms = {(zone, TPU): 8 for zone in (ZONE, SPOT_ZONE)}
+        self.world.tpus.types = {zone: [TPU, "v5litepod-4"] for zone in (ZONE, SPOT_ZONE)}
+
+    def offer(self) -> Offer:
+        return replace(super().offer(), pool=gcp_pool(shape=TPU))
+
+    def spot_offer(self) -> Offer:
+        return replace(super().spot_offer(), pool=gcp_pool(SPOT_ZONE, CapacityType.SPOT, TPU))
+
+    def run_short(self, offer: Offer, *, num_nodes: int) -> None:
+        self.world.tpus.rooms[offer.pool.zone, offer.pool.shape] = num_nodes
 
 
 def server_url(path: str) -> str:

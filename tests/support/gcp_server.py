@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
-from tests.support.gcp_world import Json, Refused, Thing, World
+from tests.support.gcp_errors import Refused
+from tests.support.gcp_world import Json, Thing, World
 from tests.support.google_discovery import Discovery, Match, discovery
 
 PAGE_SIZE = 3
@@ -44,7 +45,7 @@ class GcpServer:
         self.plan = FaultPlan()
         self.unreachable = ""
         self.calls: list[str] = []
-        self.compute: Discovery = discovery("compute.v1")
+        self.interfaces: tuple[Discovery, ...] = (discovery("compute.v1"), discovery("tpu.v2"))
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
@@ -61,12 +62,13 @@ class GcpServer:
     def answer(self, verb: str, url: str, body: Json | None) -> tuple[int, Json]:
         """Return status and answer of a call."""
         parts = urlsplit(url)
-        match = self.compute.match(verb, parts.path)
-        assert match is not None, f"Google has no {verb} {parts.path}"
+        found = [(each, match) for each in self.interfaces if (match := each.match(verb, parts.path))]
+        assert found, f"Google has no {verb} {parts.path}"
+        ((interface, match),) = found
         params = dict(parse_qsl(parts.query))
-        problems = self.compute.request_problems(match, params, body)
+        problems = interface.request_problems(match, params, body)
         with self._lock:
-            self.calls.append(match.id.removeprefix("compute."))
+            self.calls.append(match.id.removeprefix("compute.").removeprefix("tpu.projects.locations."))
             if problems:
                 return 400, _error(400, "invalid", "; ".join(problems))
             self.world.settle()
@@ -75,11 +77,15 @@ class GcpServer:
             except Refused as refused:
                 return refused.status, _error(refused.status, refused.reason, refused.message)
             shown = _public(answer)
-        wrong = list(self.compute.problems(match.method["response"], shown, is_request=False))
+        wrong = list(interface.problems(match.method["response"], shown, is_request=False))
         assert wrong == [], wrong
         return 200, shown
 
     def _do(self, match: Match, params: dict[str, str], body: Json | None) -> Json:
+        if match.id.startswith("tpu."):
+            *_, resource, verb = match.id.split(".")
+            (name,) = match.path.values()
+            return getattr(self.world.tpus, f"{resource}_{verb}")(name, params, body)
         _, resource, verb = match.id.split(".")
         at = match.path
         if resource in ("zoneOperations", "regionOperations") and verb == "get":
@@ -130,7 +136,8 @@ class GcpServer:
             return CallKind.LOOK
         if verb == "DELETE" or path.endswith("/cancel"):
             return CallKind.REMOVE
-        return CallKind.CREATE if path.endswith(("/bulkInsert", "/resizeRequests")) else CallKind.CHANGE
+        creates = path.endswith(("/bulkInsert", "/resizeRequests", "/queuedResources"))
+        return CallKind.CREATE if creates else CallKind.CHANGE
 
 
 def _handler(server: GcpServer) -> type[BaseHTTPRequestHandler]:
@@ -175,6 +182,8 @@ def _handler(server: GcpServer) -> type[BaseHTTPRequestHandler]:
 
 
 def _error(status: int, reason: str, message: str) -> Json:
+    if reason.isupper():  # as Cloud TPU words it
+        return {"error": {"code": status, "message": message, "status": reason}}
     return {"error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}}
 
 

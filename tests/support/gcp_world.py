@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_llmsched.ports import Clock
+from tests.support.gcp_errors import Refused
+from tests.support.tpu_world import TpuWorld
 
 Json = dict[str, Any]
 PROJECT = "llm-project"
@@ -26,14 +28,6 @@ DELETE_S = 12.0
 SHORT_S = 2.0
 LISTING_S = 50.0
 """How long what is new is not listed, where that is so."""
-
-
-class Refused(Exception):  # noqa: N818 - it is an answer
-    """HTTP status and reason of a refused call."""
-
-    def __init__(self, status: int, reason: str, message: str = "") -> None:
-        self.status, self.reason, self.message = status, reason, message or reason
-        super().__init__(reason)
 
 
 @dataclass
@@ -60,6 +54,7 @@ class World:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.shelf = Shelf()
+        self.tpus = TpuWorld(self)
         self.rooms: dict[tuple[str, str], int] = {}
         self.quota: dict[str, int] = {}
         self.hides_new = False
@@ -89,6 +84,7 @@ class World:
         while self._due and self._due[0][0] <= self.clock.now_s():
             heapq.heappop(self._due)[2]()
         self._meet_requests()
+        self.tpus.settle()
 
     def after(self, delay_s: float, happen: Callable[[], None]) -> None:
         """Have something happen later."""
@@ -105,7 +101,7 @@ class World:
         self.settle()
         running = [key for key, each in self.things["instances"].items() if each.row["status"] != "TERMINATED"]
         waiting = [key for key, each in self.things["resizeRequests"].items() if each.row["state"] == "ACCEPTED"]
-        return frozenset([*running, *self.things["disks"], *waiting])
+        return frozenset([*running, *self.things["disks"], *waiting]) | self.tpus.billed()
 
     # Of its own accord
 
@@ -400,7 +396,7 @@ class World:
         if key in self.things[kind]:
             raise Refused(409, "alreadyExists", f"{key} already exists")
         row["creationTimestamp"] = self.stamp()
-        self.things[kind][key] = Thing(row, self._listed_at_s())
+        self.things[kind][key] = Thing(row, self.listed_at_s())
 
     def _thing(self, kind: str, key: str) -> Thing:
         if key not in self.things[kind]:
@@ -410,7 +406,8 @@ class World:
     def _drop(self, kind: str, key: str) -> None:
         self.things[kind].pop(key, None)
 
-    def _listed_at_s(self) -> float:
+    def listed_at_s(self) -> float:
+        """Return from when on what is made now is listed."""
         return self.clock.now_s() + (LISTING_S if self.hides_new else 0.0)
 
     def _operate(
@@ -439,7 +436,7 @@ class World:
             **({"clientOperationId": request_id} if request_id else {}),
             **(more or {}),
         }
-        self.things["operations"][f"{scope}/operations/{name}"] = Thing(row, self._listed_at_s())
+        self.things["operations"][f"{scope}/operations/{name}"] = Thing(row, self.listed_at_s())
         if request_id:
             self._by_request[request_id] = row
 

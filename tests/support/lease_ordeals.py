@@ -10,7 +10,7 @@ from functools import partial
 from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.azure_cloud import AzureCloudHarness
 from tests.support.cloud_faults import FaultPlan
-from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
+from tests.support.gcp_cloud import SHAPE, GcpCloudHarness, TpuHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
 from tests.support.onprem_cloud import OnPremCloudHarness
 from tests.support.sim_cloud import SimCloudHarness
@@ -19,6 +19,7 @@ CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
     "azure": AzureCloudHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
+    "gcp-tpu": TpuHarness,
     "onprem": OnPremCloudHarness,
     "sim": SimCloudHarness,
 }

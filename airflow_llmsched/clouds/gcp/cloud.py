@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_llmsched.clouds.clock import MachineClock
-from airflow_llmsched.clouds.gcp import offers, record, sight, topology
+from airflow_llmsched.clouds.gcp import offers, record, sight, topology, tpu_words
 from airflow_llmsched.clouds.gcp.client import ComputeClient
 from airflow_llmsched.clouds.gcp.lookout import Lookout
 from airflow_llmsched.clouds.gcp.machines import MachineRental
@@ -17,6 +18,9 @@ from airflow_llmsched.clouds.gcp.record import Place, Record, Way
 from airflow_llmsched.clouds.gcp.removal import Remover
 from airflow_llmsched.clouds.gcp.render import Machine
 from airflow_llmsched.clouds.gcp.renewal import Renewer
+from airflow_llmsched.clouds.gcp.tpu import TpuRental
+from airflow_llmsched.clouds.gcp.tpu_client import TpuClient
+from airflow_llmsched.clouds.gcp.tpu_words import Slice
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId
@@ -25,6 +29,8 @@ from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import LeaseGoneError, SpecError
 from airflow_llmsched.ports import Clock, CloudFeature, LateDuplicateGuard
 from airflow_llmsched.units import MINUTE_S
+
+T = TypeVar("T")
 
 CONSISTENCY_S = MINUTE_S
 """How long Google may take to list what it has made."""
@@ -50,6 +56,8 @@ class GcpCloud:
         machine: Mapping[str, Any] | None = None,
         compact_placement: bool = True,
         queued_shapes: Sequence[str] = (),
+        tpu: Mapping[str, Any] | None = None,
+        tpu_zones: Sequence[str] = (),
         endpoint_url: str = "",
         credentials: Any = None,
         clock: Clock | None = None,
@@ -57,34 +65,46 @@ class GcpCloud:
         self._regions = tuple(regions)
         self._queued_shapes = frozenset(queued_shapes)
         self._clock = clock or MachineClock()
-        self._client = ComputeClient(
-            project=project, endpoint_url=endpoint_url, credentials=credentials, clock=self._clock
-        )
+        access = {"project": project, "endpoint_url": endpoint_url, "credentials": credentials, "clock": self._clock}
+        self._client = ComputeClient(**access)
         self._lookout = Lookout(self._client, self._clock)
         self._renewer = Renewer(self._client, self._lookout, consistency_s=CONSISTENCY_S)
         self._remover = Remover(self._client, self._lookout, self._clock, consistency_s=CONSISTENCY_S)
         parts = (self._client, self._lookout, self._remover, self._clock)
-        built = _machine(image, machine or {})
+        built = _made(Machine, "machine", {"image": image, **(machine or {})})
         self._machines = MachineRental(*parts, machine=built, is_compact=compact_placement, consistency_s=CONSISTENCY_S)
         self._queue = QueueRental(*parts, machine=built, consistency_s=CONSISTENCY_S)
+        self._tpus = TpuRental(
+            TpuClient(**access),
+            self._clock,
+            zones=tpu_zones,
+            slice_=_made(Slice, "tpu", tpu) if tpu else None,
+            consistency_s=CONSISTENCY_S,
+        )
 
     def offers(self, need: Requirement) -> Sequence[Offer]:
         """Return what Google has of the shapes of ``need``, without prices. Raises ``CouldNotLookError``."""
-        if not need.by_shape:
-            return []
-        catalogue = Catalogue(
-            machine_types=self._client.machine_types(sorted(need.by_shape)),
-            reservations=self._client.reservations(),
-            future_reservations=self._client.future_reservations(),
-            regions=self._client.regions(),
-        )
-        return offers.offers(
-            catalogue, need, regions=self._regions, queued_shapes=self._queued_shapes, now_s=self._clock.now_s()
-        )
+        found: list[Offer] = []
+        machines = sorted(each for each in need.by_shape if not tpu_words.is_slice(each))
+        if machines:
+            catalogue = Catalogue(
+                machine_types=self._client.machine_types(machines),
+                reservations=self._client.reservations(),
+                future_reservations=self._client.future_reservations(),
+                regions=self._client.regions(),
+            )
+            found += offers.offers(
+                catalogue, need, regions=self._regions, queued_shapes=self._queued_shapes, now_s=self._clock.now_s()
+            )
+        if len(machines) < len(need.by_shape):
+            types = self._tpus.accelerator_types()
+            found += offers.tpu_offers(types, need, regions=self._regions, now_s=self._clock.now_s())
+        return found
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return the hosts that the lease's machines stand on. Raises ``CouldNotLookError``."""
-        return topology.tree(lease, self._lookout.machines(record.parse_id(lease.id)))
+        place = record.parse_id(lease.id)
+        return topology.slices(lease) if place.way is Way.TPU else topology.tree(lease, self._lookout.machines(place))
 
     def lease_id(self, pool: Pool, key: LeaseKey) -> LeaseId:
         """Return ``<zone>/<way>/<key>``. Raises ``SpecError`` for a pool without a zone, or of another cloud."""
@@ -103,25 +123,38 @@ class GcpCloud:
             expires_at_s=until_s,
             origin=origin,
         )
-        return self._queue.acquire(spec) if spec.place.way is Way.QUEUE else self._machines.acquire(spec)
+        match spec.place.way:
+            case Way.MACHINES:
+                return self._machines.acquire(spec)
+            case Way.QUEUE:
+                return self._queue.acquire(spec)
+            case Way.TPU:
+                return self._tpus.acquire(spec)
 
     def leases(self, ids: Sequence[LeaseId]) -> Mapping[LeaseId, Lease]:
         """Return the leases that are listed. Raises ``CouldNotLookError``."""
         places = [record.parse_id(each) for each in ids]
-        return {each.id: each for each in self._shown(self._lookout.many(places))} if places else {}
+        machines = [each for each in places if each.way is not Way.TPU]
+        slices = [each for each in places if each.way is Way.TPU]
+        found = self._shown(self._lookout.many(machines)) if machines else []
+        return {each.id: each for each in (*found, *(self._tpus.leases(slices) if slices else ()))}
 
     def find(self, run: RunKey) -> Sequence[Lease]:
         """Return the run's leases of which anything is left. Raises ``CouldNotLookError``."""
-        found = [each for each in self._shown(self._lookout.everything(run)) if each.key.run == run]
+        machines = [each for each in self._shown(self._lookout.everything(run)) if each.key.run == run]
+        found = [*machines, *self._tpus.find(run)]
         return sorted(found, key=lambda each: (each.key.generation, each.key.rental))
 
     def find_all(self) -> Sequence[Lease]:
         """Return every lease of the project of which anything is left. Raises ``CouldNotLookError``."""
-        return sorted(self._shown(self._lookout.everything()), key=lambda each: each.id)
+        found = [*self._shown(self._lookout.everything()), *self._tpus.find()]
+        return sorted(found, key=lambda each: each.id)
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
         """Label everything with the later expiry. Raises ``LeaseGoneError``, ``CouldNotLookError``."""
         place = record.parse_id(lease.id)
+        if place.way is Way.TPU:
+            return self._tpus.renew(place, until_s=until_s)
         self._renewer.renew(place, until_s=until_s)
         seen = self._lookout.many([place])[place]
         renewed = sight.lease(seen, consistency_s=CONSISTENCY_S)
@@ -131,7 +164,8 @@ class GcpCloud:
 
     def release(self, lease_id: LeaseId) -> None:
         """Remove whatever there is of the lease. Raises ``LeftoverError``, ``CouldNotLookError``."""
-        self._remover.remove(record.parse_id(lease_id))
+        place = record.parse_id(lease_id)
+        (self._tpus if place.way is Way.TPU else self._remover).remove(place)
 
     def _shown(self, seen: Mapping[Place, sight.Seen]) -> list[Lease]:
         leases = (sight.lease(each, consistency_s=CONSISTENCY_S) for each in seen.values())
@@ -140,15 +174,23 @@ class GcpCloud:
     def _place(self, pool: Pool, key: LeaseKey) -> Place:
         if pool.cloud != self.name or not pool.zone:
             raise SpecError(path="pool", value=pool, hint="is no zone of Google's: take an offer of this cloud")
+        if tpu_words.is_slice(pool.shape):
+            return Place(zone=pool.zone, way=Way.TPU, name=key.name)
         queues = pool.capacity_type is CapacityType.ON_DEMAND and pool.shape in self._queued_shapes
         return Place(zone=pool.zone, way=Way.QUEUE if queues else Way.MACHINES, name=key.name)
 
 
-def _machine(image: str, options: Mapping[str, Any]) -> Machine:
-    """Return what machines are made of. Raises ``SpecError`` for an option that there is not."""
-    known = set(Machine.__dataclass_fields__) - {"image"}
-    unknown = sorted(set(options) - known)
+def _made(kind: type[T], path: str, options: Mapping[str, Any]) -> T:
+    """Return what machines or slices are made of. Raises ``SpecError`` for an option that there is not, or must be."""
+    fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]  # both are dataclasses
+    unknown = sorted(set(options) - set(fields))
     if unknown:
-        raise SpecError(path=f"machine.{unknown[0]}", hint=f"unknown; known: {', '.join(sorted(known))}")
-    tuples = {"nics", "scopes", "network_tags"} & set(options)
-    return Machine(image=image, **{**options, **{name: tuple(options[name]) for name in tuples}})
+        raise SpecError(path=f"{path}.{unknown[0]}", hint=f"unknown; known: {', '.join(sorted(fields))}")
+    missing = [name for name, each in fields.items() if _is_needed(each) and name not in options]
+    if missing:
+        raise SpecError(path=f"{path}.{missing[0]}", hint="must be given")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

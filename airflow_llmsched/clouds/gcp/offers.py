@@ -69,6 +69,28 @@ def offers(
     return sorted(wanted, key=lambda each: (each.pool, each.starts_at_s or 0.0))
 
 
+def tpu_offers(
+    types: Mapping[str, Sequence[sight.Json]], need: Requirement, *, regions: Collection[str], now_s: float
+) -> list[Offer]:
+    """Return the slices of TPUs of the shapes of ``need`` by zone. They are always queued for."""
+    found = [
+        _unpriced(
+            Pool(cloud=CLOUD, region=region_of(zone), zone=zone, shape=each["type"], capacity_type=kind),
+            now_s=now_s,
+            vendor="google",
+            start_up_s=QUEUE_START_UP_S,
+        )
+        for zone, rows in types.items()
+        for each in rows
+        if each["type"] in need.by_shape
+        for kind in (CapacityType.ON_DEMAND, CapacityType.SPOT)
+    ]
+    return sorted(
+        (each for each in found if each.pool.region in regions and _is_wanted(each.pool, need)),
+        key=lambda each: each.pool,
+    )
+
+
 def reservation_for(rows: Iterable[sight.Json], *, shape: str, num_nodes: int) -> Reservation | None:
     """Return the first reservation by name that has so many nodes free now; None: there is none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_llmsched.clouds.gcp import sight
+from airflow_llmsched.clouds.gcp import sight, tpu_words
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
@@ -33,6 +33,25 @@ def tree(lease: Lease, machines: Sequence[sight.Json]) -> TopologyTree:
                 num_free_slots=slots,
             )
             for name in live
+        ),
+    )
+
+
+def slices(lease: Lease) -> TopologyTree:
+    """Return the lease's live slices of TPUs in their zone. Google does not tell where in it they are."""
+    num_chips = tpu_words.num_chips(lease.pool.shape)
+    return TopologyTree(
+        levels=("region", "zone"),
+        nodes=tuple(
+            TopologyNode(
+                id=node.id,
+                path=(lease.pool.region, lease.pool.zone),
+                shape=lease.pool.shape,
+                num_slots=num_chips,
+                num_free_slots=num_chips,
+            )
+            for node in lease.nodes
+            if not node.state.is_gone
         ),
     )
 

@@ -141,3 +141,15 @@ def test_the_first_reservation_by_name_with_room_is_taken() -> None:
 def test_a_queue_takes_its_time() -> None:
     start_up = {each.pool.capacity_type: each.start_up_s for each in made(queued=(SHAPE,))}
     assert start_up[CapacityType.ON_DEMAND] == offers.QUEUE_START_UP_S > start_up[CapacityType.SPOT]
+
+
+def test_slices_of_tpus_are_offered_where_there_are_some() -> None:
+    need = Requirement(by_shape={"v5litepod-16": ShapeNeed(num_nodes=2, work_s=1.0)})
+    types = {"us-central1-a": [{"type": "v5litepod-16"}, {"type": "v5litepod-4"}], "asia-east1-c": [{"type": "v6e-8"}]}
+    found = offers.tpu_offers(types, need, regions=["us-central1", "asia-east1"], now_s=AT_S)
+    assert [(each.pool.zone, each.pool.shape, each.pool.capacity_type) for each in found] == [
+        ("us-central1-a", "v5litepod-16", CapacityType.ON_DEMAND),
+        ("us-central1-a", "v5litepod-16", CapacityType.SPOT),
+    ]
+    assert {each.vendor for each in found} == {"google"}
+    assert offers.tpu_offers(types, need, regions=["asia-east1"], now_s=AT_S) == []

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.clouds.gcp import sight, topology
+from airflow_llmsched.clouds.gcp.record import Way
 from airflow_llmsched.clouds.gcp.sight import Seen
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.lease import LeasedNode, LeasedNodeState
 from airflow_llmsched.domain.topology import TopologyTree
 from tests.support.gcp_builders import AT_S, instance, place, spec
 
@@ -40,3 +44,13 @@ def test_a_node_has_as_many_slots_as_accelerators() -> None:
 
 def test_a_node_that_is_gone_has_no_place() -> None:
     assert tree(HOST, status="TERMINATED").nodes == ()
+
+
+def test_slices_of_tpus_hang_in_their_zone_with_all_of_their_chips() -> None:
+    made = sight.pending(replace(spec(way=Way.TPU), shape="v5litepod-16"))
+    nodes = (
+        LeasedNode(id=NodeId("s0"), state=LeasedNodeState.RUNNING),
+        LeasedNode(id=NodeId("s1"), state=LeasedNodeState.PREEMPTED),
+    )
+    (node,) = topology.slices(replace(made, nodes=nodes)).nodes
+    assert (node.id, node.path, node.num_slots) == ("s0", ("us-central1", "us-central1-a"), 16)
