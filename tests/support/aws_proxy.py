@@ -100,6 +100,7 @@ class World:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
+    access_keys: list[str] = field(default_factory=list)
     bodies: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
 
@@ -139,6 +140,7 @@ class AwsProxy:
         region = _region(environ.get("HTTP_AUTHORIZATION", ""))
         with self._lock:
             self.world.calls.append(action)
+            self.world.access_keys.append(_access_key(environ.get("HTTP_AUTHORIZATION", "")))
             self.world.bodies.append((action, form))
             fault = self.plan.next(KINDS.get(action, CallKind.LOOK))
             if fault is CloudFault.UNHEARD:
@@ -462,6 +464,11 @@ def _environ(region: str) -> dict[str, Any]:
 def _region(authorization: str) -> str:
     found = re.search(r"Credential=[^/]+/\d+/([^/]+)/", authorization)
     return found[1] if found else "us-east-1"
+
+
+def _access_key(authorization: str) -> str:
+    found = re.search(r"Credential=([^/]+)/", authorization)
+    return found[1] if found else ""
 
 
 def _error(refused: RefusedError, *, is_json: bool) -> tuple[int, str, bytes]:

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
+import boto3
+import botocore.session
 import pytest
+from botocore.credentials import RefreshableCredentials
 
 from airflow_llmsched.clouds.aws.client import WAITS_S, AwsClient, AwsError
 from airflow_llmsched.clouds.aws.states import Reaction
@@ -83,6 +88,51 @@ def test_a_secret_is_in_no_message(harness: AwsCloudHarness, client: AwsClient) 
     with pytest.raises(AwsError) as caught:
         client.call("describe_regions", region=REGION)
     assert "S3CR3T" not in repr(caught.value) + str(caught.value)
+
+
+def test_credentials_that_run_out_are_renewed_by_the_session_for_a_client_that_lives_on(
+    harness: AwsCloudHarness,
+) -> None:
+    """A run of 60 days outlives every role's session: that of an Airflow connection is made like this one."""
+    issued = []
+
+    def issue() -> dict[str, str]:
+        issued.append(f"AKIA{len(issued)}")
+        # So soon to end that botocore asks for new ones before each call.
+        ends = datetime.now(UTC) + timedelta(seconds=30)
+        return {"access_key": issued[-1], "secret_key": "s", "token": "t", "expiry_time": ends.isoformat()}
+
+    core = botocore.session.get_session()
+    core._credentials = RefreshableCredentials.create_from_metadata(
+        metadata=issue(), refresh_using=issue, method="sts-assume-role"
+    )
+    client = AwsClient(boto3.Session(botocore_session=core), endpoint_url=harness.address, clock=harness.clock)
+    for _ in range(3):
+        client.call("describe_regions", region=REGION)
+    assert len(issued) >= 3
+    assert harness.proxy.world.access_keys[-1] == issued[-1]
+    assert len(set(harness.proxy.world.access_keys[-3:])) == 3
+
+
+def test_without_a_session_boto3_looks_for_credentials_itself(
+    harness: AwsCloudHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    client = AwsClient(endpoint_url=harness.address, clock=harness.clock)
+    assert client.call("describe_regions", region=REGION)["Regions"]
+    assert harness.proxy.world.access_keys[-1] == "AKIAENVIRONMENT"
+
+
+def test_without_any_credentials_it_says_so_and_waits_for_none(
+    harness: AwsCloudHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = botocore.session.get_session()
+    core.get_component("credential_provider").providers = []
+    client = AwsClient(boto3.Session(botocore_session=core), endpoint_url=harness.address, clock=harness.clock)
+    with pytest.raises(AwsError, match="NoCredentials") as caught:
+        client.call("describe_regions", region=REGION)
+    assert caught.value.meant is Reaction.FIX
 
 
 def test_a_bug_of_ours_is_not_taken_for_an_answer_of_aws_s(client: AwsClient) -> None:

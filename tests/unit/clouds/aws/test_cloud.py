@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
+from dataclasses import fields
 from typing import Any
 
+import botocore.session
 import pytest
+from botocore import xform_name
 
 from airflow_llmsched.clouds.aws.cloud import MAX_FILTER_VALUES, AwsCloud
+from airflow_llmsched.clouds.aws.options import AwsOptions
 from airflow_llmsched.domain.lease import Lease, LeasedNodeState, LeaseState, NoticeKind
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.effect_points import Side, listen
@@ -23,6 +29,7 @@ from airflow_llmsched.errors import (
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, lease_key, origin
 from tests.support.aws_cloud import REGION, SHAPE, AwsCloudHarness, aws_offer
 from tests.support.cloud_faults import CallKind, CloudFault
+from tests.support.source import ROOT
 
 
 @pytest.fixture
@@ -295,3 +302,31 @@ def test_everything_that_is_billed_carries_the_run_from_the_creating_call_on(har
             tag["key"]: tag["value"] for tag in harness.backend.describe_tags(filters={"resource-id": [each]}) or []
         }
         assert tags.get("llmsched:run") == RUN, each
+
+
+def test_the_policy_in_the_docs_allows_exactly_what_is_called() -> None:
+    page = (ROOT / "docs" / "howto" / "rent-on-aws.md").read_text()
+    (policy,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    allowed: set[str] = set()
+    for statement in json.loads(policy)["Statement"]:
+        actions = statement["Action"]
+        allowed.update([actions] if isinstance(actions, str) else actions)
+    source = "".join(path.read_text() for path in (ROOT / "airflow_llmsched" / "clouds" / "aws").glob("*.py"))
+    quoted = set(re.findall(r'"([a-z]+(?:_[a-z]+)+)"', source))
+    called: set[str] = set()
+    for service, prefix in (
+        ("ec2", "ec2"),
+        ("pricing", "pricing"),
+        ("service-quotas", "servicequotas"),
+        ("sqs", "sqs"),
+    ):
+        names = botocore.session.get_session().get_service_model(service).operation_names
+        called.update(f"{prefix}:{name}" for name in names if xform_name(name) in quoted)
+    # One permission is for one message and for many; a fleet's instances are run, and roles are passed, by EC2 for us.
+    called = called - {"sqs:DeleteMessageBatch"} | {"sqs:DeleteMessage", "ec2:RunInstances", "iam:PassRole"}
+    assert allowed == called
+
+
+def test_every_option_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "howto" / "rent-on-aws.md").read_text()
+    assert [each.name for each in fields(AwsOptions) if f"`{each.name}`" not in page] == []
