@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from airflow_llmsched.clouds.aws.states import Reaction, reaction
 from airflow_llmsched.clouds.clock import MachineClock
@@ -20,6 +21,10 @@ CONNECT_LIMIT_S = 10.0
 READ_LIMIT_S = 60.0
 
 _AGAIN = (Reaction.AGAIN, Reaction.UNKNOWN)
+
+_made: WeakKeyDictionary[Any, dict[tuple[str, str, str | None], Any]] = WeakKeyDictionary()
+"""The SDK's clients of each session: they take long to make, are safe between threads, and outlive their adapter."""
+_making = threading.Lock()
 
 
 class AwsError(Exception):
@@ -44,8 +49,6 @@ class AwsClient:
         self.clock = clock or MachineClock()
         self._session = session
         self._endpoint_url = endpoint_url or None
-        self._clients: dict[tuple[str, str], Any] = {}
-        self._lock = threading.Lock()
 
     def call(self, operation: str, *, region: str, service: str = "ec2", **body: Any) -> dict[str, Any]:
         """Return the answer to an operation (``describe_instances``), tried again while that may help.
@@ -90,20 +93,22 @@ class AwsClient:
             body["NextToken"] = page["NextToken"]
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:
-            known = self._clients.get((service, region))
-            if known is None:
-                known = self._clients[(service, region)] = self._make(service, region)
-            return known
-
-    def _make(self, service: str, region: str) -> Any:
         import boto3  # noqa: PLC0415 - the SDK is loaded by whoever uses it
         from botocore.config import Config  # noqa: PLC0415 - as above
 
-        if self._session is None:
-            self._session = boto3.Session()
-        config = Config(connect_timeout=CONNECT_LIMIT_S, read_timeout=READ_LIMIT_S, retries={"total_max_attempts": 1})
-        return self._session.client(service, region_name=region, endpoint_url=self._endpoint_url, config=config)
+        with _making:
+            if self._session is None:
+                self._session = boto3.Session()
+            clients = _made.setdefault(self._session, {})
+            wanted = (service, region, self._endpoint_url)
+            if wanted not in clients:
+                config = Config(
+                    connect_timeout=CONNECT_LIMIT_S, read_timeout=READ_LIMIT_S, retries={"total_max_attempts": 1}
+                )
+                clients[wanted] = self._session.client(
+                    service, region_name=region, endpoint_url=self._endpoint_url, config=config
+                )
+            return clients[wanted]
 
 
 def _failure(error: Exception, *, operation: str, region: str) -> AwsError:
