@@ -8,6 +8,7 @@ from typing import Any
 
 import boto3
 from moto.ec2.models import ec2_backends
+from moto.sqs.models import sqs_backends
 
 from airflow_llmsched.clouds.aws.cloud import AwsCloud
 from airflow_llmsched.clouds.aws.render import Rental
@@ -139,6 +140,10 @@ class AwsCloudHarness(CloudHarness):
 
     def announce(self, instance_id: str, words: str, at_s: float) -> None:
         """Have EventBridge put an event into the queue."""
+        self.sqs.send_message(QueueUrl=self.queue_url, MessageBody=self.event(instance_id, words, at_s))
+
+    def event(self, instance_id: str, words: str, at_s: float) -> str:
+        """Return an event as EventBridge writes it."""
         event = {
             "version": "0",
             "detail-type": words,
@@ -148,4 +153,22 @@ class AwsCloudHarness(CloudHarness):
             "region": REGION,
             "detail": {"instance-id": instance_id, "instance-action": "terminate"},
         }
-        self.sqs.send_message(QueueUrl=self.queue_url, MessageBody=json.dumps(event))
+        return json.dumps(event)
+
+
+class LitteredAwsHarness(AwsCloudHarness):
+    """Each fleet leaves a disk and an interface that hang on nothing, and the queue has a hint about it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.proxy.world.on_launch = self._litter
+
+    def _litter(self, _region: str, instance_ids: list[str]) -> None:
+        tags = {tag["key"]: tag["value"] for tag in self.backend.get_instance(instance_ids[0]).get_tags()}
+        volume = self.backend.create_volume(size=100, zone_name="us-east-1a", snapshot_id=None)
+        subnet = next(iter(self.backend.subnets["us-east-1a"].values()))
+        interface = self.backend.create_network_interface(subnet, private_ip_address=None)
+        for each in (volume, interface):
+            self.backend.create_tags([each.id], tags)
+        hint = self.event(instance_ids[0], "EC2 Instance Rebalance Recommendation", self.now_s())
+        sqs_backends[ACCOUNT][REGION].send_message(QUEUE, hint)

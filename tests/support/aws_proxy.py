@@ -84,6 +84,7 @@ class World:
     free: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     quota: dict[str, int] = field(default_factory=dict)
     refuse_fleet_with: str | None = None
+    on_launch: Callable[[str, list[str]], None] | None = None
     hide_for_s: float = 0.0
     hidden_until_s: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[dict[str, str], bytes]] = field(default_factory=dict)
@@ -174,15 +175,15 @@ class AwsProxy:
             return 200, "application/x-amz-json-1.1", self._quotas()
         if call.action in self._own:
             return 200, "text/xml", self._own[call.action](call.region, call.form)
+        if _is_vain(call):
+            return 200, "text/xml", _answer_of(call.action, "")
+        return self._facts.get(call.body) or self._of_moto(call)
+
+    def _of_moto(self, call: Call) -> tuple[int, str, bytes]:
         if call.action == "DeleteLaunchTemplate":
             backend = ec2_backends[ACCOUNT][call.region]
             if call.form["LaunchTemplateName"] not in backend.launch_template_name_to_ids:
                 raise RefusedError("InvalidLaunchTemplateName.NotFoundException", "There is no such launch template.")
-        known = self._facts.get(call.body)
-        if known is not None:
-            return known
-        if _is_vain(call):
-            return 200, "text/xml", _answer_of(call.action, "")
         status, kind, data = self._pass_on(call.environ, call.body)
         if call.action == "DescribeInstanceTypes":
             self._facts[call.body] = (status, kind, data)
@@ -257,6 +258,8 @@ class AwsProxy:
             self.world.groups[(region, group)].members.update(ids)
         if self.world.hide_for_s:
             self._hide(ids)
+        if self.world.on_launch is not None and ids:
+            self.world.on_launch(region, ids)
         items = "".join(
             f"<item><errorCode>{code}</errorCode><errorMessage>Not as many as were asked for.</errorMessage></item>"
             for code in errors

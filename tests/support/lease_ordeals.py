@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_llmsched.testing.cloud_contract import CloudHarness
+from tests.support.aws_cloud import LitteredAwsHarness
 from tests.support.azure_cloud import AzureCloudHarness
 from tests.support.cloud_faults import FaultPlan
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness, TpuHarness
@@ -17,6 +18,7 @@ from tests.support.sim_cloud import SimCloudHarness
 
 CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
     "azure": AzureCloudHarness,
+    "aws": LitteredAwsHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
     "gcp-tpu": TpuHarness,
