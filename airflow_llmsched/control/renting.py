@@ -98,18 +98,18 @@ class Renter:
                 refusals.append(error)
         raise _none_to_be_had(refusals)
 
-    def look(self, purpose: str) -> Lease | None:
+    def look(self, purpose: str, *, waits_for_new: bool = False) -> Lease | None:
         """Return the open lease for ``purpose`` as its cloud sees it.
 
-        None when there is no open rental, or nothing of it is left. Raises ``CouldNotLookError``, also for one that may
-        be too new to be listed, and ``StoreError``.
+        None when there is no open rental, or nothing of it is listed. Raises ``StoreError`` and ``CouldNotLookError``:
+        with ``waits_for_new`` also for one that may only be too new to be listed.
         """
         for rental in self._book.open():
             intent = rental.intent
             if intent.purpose == purpose:
                 cloud = self._clouds.of(rental)
                 found = cloud.leases([intent.lease_id]).get(intent.lease_id)
-                if found is None and self._clock.now_s() < intent.at_s + cloud.consistency_s:
+                if waits_for_new and found is None and self._clock.now_s() < intent.at_s + cloud.consistency_s:
                     raise CouldNotLookError(f"lease {intent.lease_id} is not listed yet")
                 return found
         return None

@@ -32,7 +32,7 @@ class RentalWatch:
         """Return what to hand over, None while the lease is pending or cannot be seen."""
         try:
             self._renter = self._renter or open_renter(self._settings.scope)
-            lease = self._renter.look(self._settings.purpose)
+            lease = self._renter.look(self._settings.purpose, waits_for_new=True)
         except TransientError as error:
             log.warning("the lease of %s could not be looked at: %s", self._settings.purpose, error)
             self._renter = None  # the next look opens its cloud anew
