@@ -19,12 +19,12 @@ from typing import Any
 from airflow_llmsched.agent import launch, proc, wire
 from airflow_llmsched.agent.collect import Collector
 from airflow_llmsched.agent.fence import Lease, Orders
-from airflow_llmsched.agent.gangdir import GangDir, is_full
+from airflow_llmsched.agent.gangdir import GangDir, NodeDir, is_full
 from airflow_llmsched.agent.link import DirectoryLink, Link
 from airflow_llmsched.agent.meeting import hold_port
 from airflow_llmsched.agent.redact import redact, secrets_of
 from airflow_llmsched.agent.say import say
-from airflow_llmsched.agent.spool import read_json, tail, write_json
+from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
     DONE,
@@ -343,6 +343,23 @@ def open_link(body: dict[str, Any], *, node: str) -> Link:
     return HttpLink(grant, node=node, flush_interval_s=body["flush_interval_s"], lease_s=body["lease_s"])
 
 
+def follow_metadata(files: NodeDir, *, node: str) -> None:
+    """Have this machine's own cloud say when it will be taken, where the environment names the cloud.
+
+    Raises ``ValueError`` for one that is not known.
+    """
+    cloud = os.environ.get(wire.METADATA)
+    if not cloud:
+        return
+    from airflow_llmsched.agent import metadata  # noqa: PLC0415  # loads ssl: only for rented machines
+
+    def note(taken_at_s: float) -> None:
+        create_json(files.notice, {"v": wire.VERSION, "at_s": time.time(), "deadline_s": taken_at_s})
+
+    address = os.environ.get(wire.METADATA_ADDRESS) or metadata.ADDRESS
+    metadata.follow(metadata.Metadata(cloud, address=address), note, node=node)
+
+
 def main(argv: list[str]) -> int:
     """Detach, claim the node, supervise. Returns in the caller's child once the claim stands (0) or failed (1)."""
     if len(argv) != 2:
@@ -384,6 +401,7 @@ def _supervise(gang: GangDir, node: str, *, claimed: Callable[[], None]) -> None
         raise FileNotFoundError(f"{gang.request} is missing: {gang.path} is no attempt's directory")
     identity = proc.myself()
     link = open_link(request["body"], node=node)  # before the claim: without a way to control, nothing may start
+    follow_metadata(gang.node(node), node=node)
     first = request["body"]["nodes"][0]["node"]
     with hold_port() if node == first else contextlib.nullcontext() as port:
         is_ours = gang.node(node).claim(identity, at_s=time.time(), port=port)

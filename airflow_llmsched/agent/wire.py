@@ -32,6 +32,11 @@ CHANNEL = "LLMSCHED_CHANNEL"
 ORIGIN = "LLMSCHED_ORIGIN"
 """Whose the gang is, as JSON (``domain.gang.RunOrigin``): it holds when every file of the attempt is gone."""
 
+METADATA = "LLMSCHED_METADATA"
+"""Whose metadata service tells a node that it will be taken: ``aws``, ``azure`` or ``gcp``. Set where agents start."""
+METADATA_ADDRESS = "LLMSCHED_METADATA_ADDRESS"
+"""Where that service is, if not at the address that all clouds use."""
+
 ORDERS = "orders.json"
 LOGS = "logs"
 SPOOL_DIR = "spool"

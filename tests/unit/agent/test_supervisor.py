@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.agent import proc, supervisor
+from airflow_llmsched.agent import proc, supervisor, wire
 from airflow_llmsched.agent.gangdir import GangDir
 from airflow_llmsched.agent.spool import LineReader, create_json, read_json, write_json
 from airflow_llmsched.domain.progress import NodeReport
+from tests.support.metadata_service import NAME as NAME_OF_MACHINE
+from tests.support.metadata_service import MetadataService, azure_event
 from tests.support.waiting import wait_until
 
 NAME = f"ls-supervisor-{os.getpid()}-g1-a1"
@@ -150,6 +152,29 @@ def test_rank_whose_wrapper_was_killed_counts_as_killed(root: Path) -> None:
     assert record["fault"] == "rank_failed"
     assert [(end["signal"], end["forced"]) for end in record["ends"]] == [(signal.SIGKILL, False)]
     wait_until(lambda: node.processes() == [], 10)
+
+
+def test_node_that_its_cloud_announced_to_take_was_preempted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    with MetadataService() as service:
+        monkeypatch.setenv(wire.METADATA, "azure")
+        monkeypatch.setenv(wire.METADATA_ADDRESS, service.address)
+        node.start()
+        wait_until(node.files.started.exists, 60)
+        assert not node.files.notice.exists()
+        service.azure = [azure_event("Preempt", NAME_OF_MACHINE, not_before="")]
+        wait_until(lambda: (read_json(node.files.spool / wire.ORDERS) or {}).get("checkpoint_seq") == 1, 60)
+    (start,) = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
+    proc.send(proc.Process.parse(start["wrapper"]), signal.SIGKILL)
+    assert node.end()["fault"] == "preempted"
+
+
+def test_cloud_that_has_no_known_metadata_service_fails_the_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(root, "pass")
+    monkeypatch.setenv(wire.METADATA, "ibm")
+    with pytest.raises(AssertionError):
+        node.start()
+    assert node.files.supervisor() is None
 
 
 def test_channel_that_cannot_be_made_fails_the_start_and_names_the_path(root: Path) -> None:
