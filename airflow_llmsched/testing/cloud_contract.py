@@ -106,6 +106,9 @@ class CloudHarness(ABC):
         """Announce something about a node. Only for clouds that do."""
         raise NotImplementedError
 
+    def leave_parts(self) -> None:  # noqa: B027 - not every cloud has such parts
+        """Have machines that go leave behind what came with them: disks, interfaces, addresses."""
+
     def close(self) -> None:  # noqa: B027 - most have nothing to stop
         """Stop whatever the harness started."""
 

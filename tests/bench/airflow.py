@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from airflow_llmsched import codec
 from tests.bench.gangs import ENTRY_POINT
+from tests.bench.rows import RESULTS, Row, conclude
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "bench" / "results" / "airflow.json"
+SLEEP = "plain sleep"
 MAX_CPU_RATIO = 1.5
 MAX_BLOCK_S = 0.2
 EVENT_SLACK_S = 1.0
@@ -46,22 +46,6 @@ class Setup:
     seeds: tuple[int, ...] = (1, 2, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table. ``limit`` is None where the figure is for information."""
-
-    name: str
-    unit: str
-    ours: float
-    reference: float | None
-    limit: float | None = None
-
-    @property
-    def missed(self) -> bool:
-        """Whether the figure is not below its limit."""
-        return self.limit is not None and not self.ours < self.limit
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the results; return the exit code."""
     given = _arguments(argv)
@@ -77,19 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             (measure("sleep", setup, seed, Path(folder)), measure("gang", setup, seed, Path(folder)))
             for seed in setup.seeds
         ]
-    rows = rows_of(setup, runs)
-    show(setup, rows)
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    stored = {
-        "setup": asdict(setup),
-        "rows": [asdict(row) for row in rows],
-        "runs": [{"sleep": one, "gang": two} for one, two in runs],
-    }
-    given.results.write_text(json.dumps(stored, indent=1) + "\n")
-    missed = [row.name for row in rows if row.missed]
-    if missed:
-        Console(stderr=True).print(f"missed: {', '.join(missed)}")
-    return 1 if missed else 0
+    title = f"{setup.num_triggers} triggers, looking every {setup.poll_interval_s:g} s, for {setup.window_s:g} s"
+    about = {"setup": asdict(setup), "runs": [{"sleep": one, "gang": two} for one, two in runs]}
+    return conclude(rows_of(setup, runs), title=title, output=given.results, about=about)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -99,7 +73,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--poll-interval", type=float, default=usual.poll_interval_s, help="seconds")
     parser.add_argument("--window", type=float, default=usual.window_s, help="seconds measured")
     parser.add_argument("--seeds", type=int, default=len(usual.seeds), help="how many")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS / "airflow.json")
     return parser.parse_args(argv)
 
 
@@ -167,49 +141,33 @@ def rows_of(setup: Setup, runs: Sequence[tuple[dict, dict]]) -> list[Row]:
     num_calls = statistics.median(len(each["calls"]) for each in gangs) / num_cycles
     limit_s = setup.poll_interval_s + EVENT_SLACK_S
     return [
-        Row(name="CPU, against the reference", unit="x", ours=ratio, reference=1.0, limit=MAX_CPU_RATIO),
+        Row(name="CPU, against the reference", unit="x", value=ratio, reference={SLEEP: 1.0}, below=MAX_CPU_RATIO),
         Row(
             name="longest block of the loop",
             unit="s",
-            ours=max(each["max_block_s"] for each in gangs),
-            reference=max(each["max_block_s"] for each in sleeps),
-            limit=MAX_BLOCK_S,
+            value=max(each["max_block_s"] for each in gangs),
+            reference={SLEEP: max(each["max_block_s"] for each in sleeps)},
+            below=MAX_BLOCK_S,
         ),
-        Row(name="latest event", unit="s", ours=latest_s[0], reference=latest_s[1], limit=limit_s),
-        Row(name="CPU of the window", unit="s", ours=median("cpu_s", gangs), reference=median("cpu_s", sleeps)),
+        Row(name="latest event", unit="s", value=latest_s[0], reference={SLEEP: latest_s[1]}, below=limit_s),
+        Row(
+            name="CPU of the window", unit="s", value=median("cpu_s", gangs), reference={SLEEP: median("cpu_s", sleeps)}
+        ),
         Row(
             name="CPU of the start",
             unit="s",
-            ours=median("startup_cpu_s", gangs),
-            reference=median("startup_cpu_s", sleeps),
+            value=median("startup_cpu_s", gangs),
+            reference={SLEEP: median("startup_cpu_s", sleeps)},
         ),
-        Row(name="median event", unit="s", ours=delay_s[0], reference=delay_s[1]),
+        Row(name="median event", unit="s", value=delay_s[0], reference={SLEEP: delay_s[1]}),
         Row(
             name="longest gap between beats, load included",
             unit="s",
-            ours=max(each["max_gap_s"] for each in gangs),
-            reference=max(each["max_gap_s"] for each in sleeps),
+            value=max(each["max_gap_s"] for each in gangs),
+            reference={SLEEP: max(each["max_gap_s"] for each in sleeps)},
         ),
-        Row(name="calls of the engine per interval", unit="", ours=num_calls, reference=None),
+        Row(name="calls of the engine per interval", unit="", value=num_calls),
     ]
-
-
-def show(setup: Setup, rows: Sequence[Row]) -> None:
-    """Print the table."""
-    table = Table(
-        title=f"{setup.num_triggers} triggers, looking every {setup.poll_interval_s:g} s, for "
-        f"{setup.window_s:g} s, {len(setup.seeds)} seeds"
-    )
-    for column in ("figure", "gangs", "plain sleep", "must be below", ""):
-        table.add_column(column, justify="left" if column in ("figure", "") else "right")
-    for row in rows:
-        cells = [
-            f"{each:.3f} {row.unit}".rstrip() if each is not None else ""
-            for each in (row.ours, row.reference, row.limit)
-        ]
-        verdict = "" if row.limit is None else ("MISSED" if row.missed else "ok")
-        table.add_row(row.name, *cells, verdict)
-    Console(width=110).print(table)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ replayed; with several zones, on other sets. Writes ``bench/results/market.json`
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,38 +29,17 @@ from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.planner.market.values import SpotTerms
 from airflow_llmsched.units import GB, HOUR_S, TB
+from tests.bench.leases import measured_leases
+from tests.bench.rows import RESULTS, Row, conclude
 from tests.support.market import NOW_S, many_offers
 from tests.support.pools import stock_drawn
 from tests.support.spot_traces import TRACES, SpotTrace, spot_traces
 
-RESULTS = Path(__file__).parents[2] / "bench" / "results" / "market.json"
 TERMS = SpotTerms(time_s=60 * HOUR_S, work_s=48 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
 FORECAST_S = HOUR_S
 PROMISED_MISS = 0.01
 REGIONS_OF = "aws-02-15-2023"
 NUM_ROWS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure, what it must stay above or below, and the reference measured in the same run."""
-
-    name: str
-    value: float
-    above: float | None = None
-    below: float | None = None
-    reference: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> bool:
-        return (self.above is None or self.value > self.above) and (self.below is None or self.value < self.below)
-
-    def text(self) -> str:
-        above = "" if self.above is None else f" > {self.above:.4g}"
-        below = "" if self.below is None else f" < {self.below:.4g}"
-        beside = "".join(f"; {name} {value:.4g}" for name, value in self.reference.items())
-        mark = "ok    " if self.reached else "MISSED"
-        return f"{mark} {self.name}: {self.value:.4g} (bar:{above}{below}{'' if above or below else ' none'}){beside}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +264,8 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=600, help="replays for each trace and each set of zones")
     parser.add_argument("--optima", type=int, default=100, help="of these, how many are compared with the optimum")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--runs", type=int, default=2000, help="runs that rent and die, over all clouds")
+    parser.add_argument("--output", type=Path, default=RESULTS / "market.json")
     arguments = parser.parse_args()
     if not TRACES.exists():
         sys.stderr.write(f"no reference traces at {TRACES}: this bench replays them\n")
@@ -299,17 +277,9 @@ def main() -> int:
     rows.append(measured_regions(traces, num_starts=arguments.starts, seed=arguments.seed))
     rows.append(measured_stock(traces, num_starts=arguments.starts, seed=arguments.seed))
     rows += [*measured_forecast(traces), *measured_forecast(traces, by_hour=True), measured_ranking(arguments.seed)]
-    result = {
-        "seed": arguments.seed,
-        "starts": arguments.starts,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
-        "rows": [{**asdict(row), "reached": row.reached} for row in rows],
-    }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(result, indent=2) + "\n")
-    for row in rows:
-        sys.stdout.write(row.text() + "\n")
-    return 0 if all(row.reached for row in rows) else 1
+    rows += measured_leases(num_runs=arguments.runs, seed=arguments.seed)
+    about = {"seed": arguments.seed, "starts": arguments.starts, "optima": arguments.optima, "runs": arguments.runs}
+    return conclude(rows, title=f"market, {arguments.starts} starts a trace", output=arguments.output, about=about)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from tests.support.onprem_cloud import OnPremCloudHarness
 from tests.support.sim_cloud import SimCloudHarness
 
 CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
-    "azure": AzureCloudHarness,
     "aws": LitteredAwsHarness,
+    "azure": AzureCloudHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
     "gcp-tpu": TpuHarness,
