@@ -15,9 +15,9 @@ from airflow_llmsched.control.reaper import Reap
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
 from airflow_llmsched.domain.capacity import Offer, Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunKey
-from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
+from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState, NodeNotice, NoticeKind
 from airflow_llmsched.errors import LlmschedError
-from airflow_llmsched.ports import Cloud, ObjectStore
+from airflow_llmsched.ports import Cloud, CloudFeature, ObjectStore
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, CloudHarness, origin
 from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.memory_store import MemoryStore
@@ -113,6 +113,21 @@ class LeaseHouse:
         lease = self.renter().rent(self.wanted(generation=generation, num_nodes=num_nodes))
         self.until_there(lease)
         self.harness.advance(LEASE_S / 2 + 1.0)
+        self.keep()
+        self.renter().release()
+
+    def rent_and_lose_a_node(self, *, generation: int = 0) -> None:
+        """The same with spot capacity of which a node is announced to go, and goes."""
+        lease = self.renter().rent(self.wanted([self.harness.spot_offer()], generation=generation))
+        self.until_there(lease)
+        seen = self.renter().look("train")
+        if seen is not None and seen.nodes:
+            node = seen.nodes[0].id
+            if CloudFeature.NOTICES in self.harness.cloud.features:
+                taken_at_s = self.harness.now_s() + 120.0
+                self.harness.notify(node, NodeNotice(kind=NoticeKind.INTERRUPTION, effective_at_s=taken_at_s))
+            self.keep()
+            self.harness.preempt(node)
         self.keep()
         self.renter().release()
 
