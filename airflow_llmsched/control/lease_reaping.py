@@ -2,18 +2,17 @@
 
 Whoever needs a lease moves its expiry on, long before it comes. One that has expired is needed by nobody, whatever
 Airflow says of its run: a worker may have died between two calls, and its successor rented anew. Only what says that it
-is this deployment's is taken; what says nothing is reported.
+is this deployment's is taken, or is what machines left behind that a run's book knows; what nobody knows is reported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_llmsched.control.lease_book import LeaseBook, RentalEnding
 from airflow_llmsched.control.reaper import Reap, Spare
-from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseId
-from airflow_llmsched.errors import LeftoverError, TransientError
+from airflow_llmsched.errors import LeftoverError, StoreError, TransientError
 from airflow_llmsched.ports import Clock, Cloud, ObjectStore
 
 SKEW_S = 60.0
@@ -82,10 +81,24 @@ class LeaseReaper:
         return LeaseReaped(lease_id=lease_id, is_gone=True)
 
     def _judge(self, lease: Lease) -> Reap | Spare:
-        return judge_lease(lease, deployment_id=self._deployment_id, now_s=self._clock.now_s())
+        try:
+            known = self._known(lease)
+        except StoreError as error:
+            return Spare(reason=f"says not whose it is, and its run's book cannot be read: {error}")
+        return judge_lease(known, deployment_id=self._deployment_id, now_s=self._clock.now_s())
+
+    def _known(self, lease: Lease) -> Lease:
+        """Return the lease with what its run's book says, where it is but disks and the like that say nothing."""
+        if lease.origin is not None or lease.nodes:
+            return lease
+        for rental in LeaseBook(self._store, lease.key.run).rentals():
+            intent = rental.intent
+            if intent.key == lease.key:
+                return replace(lease, origin=intent.origin, expires_at_s=max(lease.expires_at_s, intent.until_s))
+        return lease
 
     def _note(self, lease: Lease, reason: str) -> None:
         """Note the end in the run's book, where it has the lease open: so that its cost stops there."""
-        book = LeaseBook(self._store, RunKey(lease.key.run))
+        book = LeaseBook(self._store, lease.key.run)
         if any(rental.intent.key == lease.key for rental in book.open()):
             book.end(lease.key, RentalEnding.RELEASED, reason=f"reaped: {reason}", at_s=self._clock.now_s())

@@ -9,8 +9,7 @@ import pytest
 from tests.support import crash_cloud, crash_combos
 from tests.support.crash_combos import Combination
 
-NUM_SMOKE = 100
-"""Every point of every cloud on both sides."""
+NUM_SMOKE = 40
 
 
 @pytest.mark.parametrize(

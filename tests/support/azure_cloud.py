@@ -42,6 +42,9 @@ class AzureCloudHarness(CloudHarness):
         self._opened: list[AzureCloud] = []
         self.cloud: AzureCloud = self.reopen()
 
+    def leave_parts(self) -> None:
+        self.server.leaves_behind = True
+
     def close(self) -> None:
         self.server.__exit__()
 

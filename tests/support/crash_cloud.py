@@ -1,6 +1,6 @@
 """The crash harness on clouds: a run that rents, keeps and gives back, shot once, and what follows.
 
-All of it under a virtual clock in one process, as in ``crash_sim``; real adapters speak HTTP to servers of that process.
+All of it under a virtual clock in one process, as in ``crash_sim``; adapters speak HTTP to servers of that process.
 """
 
 from __future__ import annotations

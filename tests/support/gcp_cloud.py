@@ -58,6 +58,9 @@ class GcpCloudHarness(CloudHarness):
         self._options = options
         self.cloud: GcpCloud = self.reopen()
 
+    def leave_parts(self) -> None:
+        self.world.keeps_disks = True
+
     def close(self) -> None:
         self.server.close()
 

@@ -10,7 +10,7 @@ from airflow_llmsched.control.lease_book import RentalEnding
 from airflow_llmsched.control.lease_reaping import SKEW_S, LeaseReaper, judge_lease
 from airflow_llmsched.control.reaper import Reap, Spare
 from airflow_llmsched.domain.lease import Lease
-from airflow_llmsched.testing.cloud_contract import LEASE_S, origin
+from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
 from tests.support.lease_house import LeaseHouse
 from tests.support.sim_cloud import SimCloudHarness
 
@@ -41,6 +41,40 @@ def test_what_is_not_known_to_be_ours_is_spared_however_old(lease: Lease) -> Non
     late_s = lease.expires_at_s + 1e9
     assert "deployment" in judge_lease(lease, deployment_id="other", now_s=late_s).reason
     assert "by hand" in judge_lease(replace(lease, origin=None), deployment_id=OURS, now_s=late_s).reason
+
+
+def anonymous(lease: Lease, *, with_nodes: bool) -> Lease:
+    """What a cloud tells of a lease whose tags are gone, or of the disks alone that it left behind."""
+    nodes = lease.nodes if with_nodes else ()
+    return replace(lease, origin=None, expires_at_s=0.0, nodes=nodes, leftovers=("disk-1",))
+
+
+def test_disks_that_say_nothing_are_known_by_the_runs_book(
+    house: LeaseHouse, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = anonymous(lease, with_nodes=False)
+    monkeypatch.setattr(house.harness.cloud, "find_all", lambda: [left])
+    monkeypatch.setattr(house.harness.cloud, "leases", lambda _ids: {left.id: left})
+    assert house.reap_once() == []
+    house.harness.advance(LEASE_S + SKEW_S)
+    assert house.reap_once() == [lease.id]
+    assert house.harness.billed() == frozenset()
+
+
+def test_machines_that_say_nothing_and_disks_that_no_book_knows_are_spared(
+    house: LeaseHouse, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.harness.advance(LEASE_S + SKEW_S)
+    strange = replace(anonymous(lease, with_nodes=False), key=lease_key(7))
+    for found in (anonymous(lease, with_nodes=True), strange):
+        monkeypatch.setattr(house.harness.cloud, "find_all", lambda found=found: [found])
+        (finding,) = reaper_of(house).look()
+        assert "by hand" in finding.verdict.reason
+    for key in house.store.objects:  # type: ignore[attr-defined]
+        house.store.put(key, b"{")
+    monkeypatch.setattr(house.harness.cloud, "find_all", lambda: [anonymous(lease, with_nodes=False)])
+    (finding,) = reaper_of(house).look()
+    assert "cannot be read" in finding.verdict.reason
 
 
 def test_a_reaped_lease_is_gone_and_its_rental_over(house: LeaseHouse, lease: Lease) -> None:
