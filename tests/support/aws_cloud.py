@@ -116,16 +116,6 @@ class AwsCloudHarness(CloudHarness):
     def go_dark(self, *, is_dark: bool) -> None:
         self.plan.go_dark(is_dark=is_dark)
 
-    def leave_parts(self) -> None:
-        for reservation in self.backend.reservations.values():
-            for instance in reservation.instances:
-                zone = instance._placement.zone
-                volume = self.backend.create_volume(size=100, zone_name=zone, snapshot_id=None)
-                subnet = next(iter(self.backend.subnets[zone].values()))
-                interface = self.backend.create_network_interface(subnet, private_ip_address=None)
-                for each in (volume, interface):
-                    self.backend.create_tags([each.id], {tag["key"]: tag["value"] for tag in instance.get_tags()})
-
     def preempt(self, node: NodeId) -> None:
         self.proxy.preempt(REGION, str(node))
 
