@@ -37,6 +37,8 @@ def machine_type(zone: str, name: str = SHAPE) -> Json:
     return {
         "name": name,
         "zone": zone,
+        "guestCpus": 208,
+        "memoryMb": 1872 * 1024,
         "accelerators": [{"guestAcceleratorType": "nvidia-h100-80gb", "guestAcceleratorCount": 8}],
     }
 
@@ -64,7 +66,7 @@ class GcpCloudHarness(CloudHarness):
     def close(self) -> None:
         self.server.close()
 
-    def reopen(self) -> GcpCloud:
+    def reopen(self, **options: Any) -> GcpCloud:
         return GcpCloud(
             project=PROJECT,
             regions=["us-central1"],
@@ -72,7 +74,7 @@ class GcpCloudHarness(CloudHarness):
             endpoint_url=self.server.url,
             credentials=AnonymousCredentials(),
             clock=self.clock,
-            **self._options,
+            **{**self._options, **options},
         )
 
     def offer(self) -> Offer:

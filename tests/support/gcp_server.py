@@ -15,6 +15,7 @@ from tests.support.gcp_errors import Refused
 from tests.support.gcp_world import Json, Thing, World
 from tests.support.google_discovery import Discovery, Match, discovery
 
+INTERFACES = ("compute.v1", "tpu.v2", "cloudbilling.v1")
 PAGE_SIZE = 3
 """So small that every list has to be turned over."""
 
@@ -45,7 +46,7 @@ class GcpServer:
         self.plan = FaultPlan()
         self.unreachable = ""
         self.calls: list[str] = []
-        self.interfaces: tuple[Discovery, ...] = (discovery("compute.v1"), discovery("tpu.v2"))
+        self.interfaces: tuple[Discovery, ...] = tuple(map(discovery, INTERFACES))
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
@@ -82,6 +83,8 @@ class GcpServer:
         return 200, shown
 
     def _do(self, match: Match, params: dict[str, str], body: Json | None) -> Json:
+        if match.id == "cloudbilling.services.skus.list":
+            return self._skus(match.path["parent"], params)
         if match.id.startswith("tpu."):
             *_, resource, verb = match.id.split(".")
             (name,) = match.path.values()
@@ -96,6 +99,12 @@ class GcpServer:
         request_id = params.get("requestId", "")
         again = self.world.repeated(request_id)
         return again or getattr(self.world, f"{resource}_{verb}")(at, body, request_id)
+
+    def _skus(self, service: str, params: dict[str, str]) -> Json:
+        rows = self.world.shelf.skus.get(service, [])
+        start = int(params.get("pageToken", "0"))
+        more = {"nextPageToken": str(start + PAGE_SIZE)} if start + PAGE_SIZE < len(rows) else {}
+        return {"skus": rows[start : start + PAGE_SIZE], **more}
 
     def _list(self, resource: str, verb: str, at: dict[str, str], params: dict[str, str]) -> Json:
         rows = [row for row in self._rows(resource, at) if _passes(row, params.get("filter", ""))]

@@ -46,6 +46,7 @@ class Shelf:
     reservations: list[Json] = field(default_factory=list)
     future_reservations: list[Json] = field(default_factory=list)
     regions: list[Json] = field(default_factory=list)
+    skus: dict[str, list[Json]] = field(default_factory=dict)
 
 
 class World:

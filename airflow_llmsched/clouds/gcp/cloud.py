@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from airflow_llmsched.clouds.clock import MachineClock
 from airflow_llmsched.clouds.gcp import offers, record, sight, topology, tpu_words
+from airflow_llmsched.clouds.gcp.catalogue import PriceList
 from airflow_llmsched.clouds.gcp.client import ComputeClient
 from airflow_llmsched.clouds.gcp.lookout import Lookout
 from airflow_llmsched.clouds.gcp.machines import MachineRental
@@ -58,6 +59,7 @@ class GcpCloud:
         queued_shapes: Sequence[str] = (),
         tpu: Mapping[str, Any] | None = None,
         tpu_zones: Sequence[str] = (),
+        list_prices: bool = False,
         endpoint_url: str = "",
         credentials: Any = None,
         clock: Clock | None = None,
@@ -74,6 +76,10 @@ class GcpCloud:
         built = _made(Machine, "machine", {"image": image, **(machine or {})})
         self._machines = MachineRental(*parts, machine=built, is_compact=compact_placement, consistency_s=CONSISTENCY_S)
         self._queue = QueueRental(*parts, machine=built, consistency_s=CONSISTENCY_S)
+        self._prices = PriceList(
+            regions=self._regions, endpoint_url=endpoint_url, credentials=credentials, clock=self._clock
+        )
+        self._list_prices = list_prices
         self._tpus = TpuRental(
             TpuClient(**access),
             self._clock,
@@ -83,12 +89,17 @@ class GcpCloud:
         )
 
     def offers(self, need: Requirement) -> Sequence[Offer]:
-        """Return what Google has of the shapes of ``need``, without prices. Raises ``CouldNotLookError``."""
+        """Return what Google has of the shapes of ``need``, with prices if it is asked for some.
+
+        Raises ``CouldNotLookError``.
+        """
         found: list[Offer] = []
+        machine_types: Sequence[dict[str, Any]] = ()
         machines = sorted(each for each in need.by_shape if not tpu_words.is_slice(each))
         if machines:
+            machine_types = self._client.machine_types(machines)
             catalogue = Catalogue(
-                machine_types=self._client.machine_types(machines),
+                machine_types=machine_types,
                 reservations=self._client.reservations(),
                 future_reservations=self._client.future_reservations(),
                 regions=self._client.regions(),
@@ -99,7 +110,10 @@ class GcpCloud:
         if len(machines) < len(need.by_shape):
             types = self._tpus.accelerator_types()
             found += offers.tpu_offers(types, need, regions=self._regions, now_s=self._clock.now_s())
-        return found
+        if not found or not self._list_prices:
+            return found
+        priced = self._prices.priced(found, machine_types)
+        return [old if self._queues(old.pool) else new for old, new in zip(found, priced, strict=True)]
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return the hosts that the lease's machines stand on. Raises ``CouldNotLookError``."""
@@ -176,8 +190,11 @@ class GcpCloud:
             raise SpecError(path="pool", value=pool, hint="is no zone of Google's: take an offer of this cloud")
         if tpu_words.is_slice(pool.shape):
             return Place(zone=pool.zone, way=Way.TPU, name=key.name)
-        queues = pool.capacity_type is CapacityType.ON_DEMAND and pool.shape in self._queued_shapes
-        return Place(zone=pool.zone, way=Way.QUEUE if queues else Way.MACHINES, name=key.name)
+        return Place(zone=pool.zone, way=Way.QUEUE if self._queues(pool) else Way.MACHINES, name=key.name)
+
+    def _queues(self, pool: Pool) -> bool:
+        """Whether machines of a pool are queued for, at a rate of its own that the price list does not tell apart."""
+        return pool.capacity_type is CapacityType.ON_DEMAND and pool.shape in self._queued_shapes
 
 
 def _made(kind: type[T], path: str, options: Mapping[str, Any]) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,11 +28,11 @@ class Lookout:
         gatherer.add("machines", self._machines([place]))
         gatherer.add("disks", self._client.disks(label=record.LEASE_LABEL, values=[place.name], zone=place.zone))
         if place.way is Way.QUEUE:
-            gatherer.add("groups", self._client.groups(names=re.escape(place.name)))
-            gatherer.add("templates", self._client.templates(names=re.escape(place.name)))
+            gatherer.add("groups", self._client.groups(names=place.name))
+            gatherer.add("templates", self._client.templates(names=place.name))
             self._add_requests(gatherer)
         else:
-            gatherer.add("policies", self._client.policies(names=re.escape(place.name)))
+            gatherer.add("policies", self._client.policies(names=place.name))
         return gatherer.seen(place)
 
     def many(self, places: Sequence[Place]) -> Mapping[Place, Seen]:
@@ -54,7 +53,7 @@ class Lookout:
     def everything(self, run: RunKey | None = None) -> Mapping[Place, Seen]:
         """Return every lease of which anything is listed, of one run or of all."""
         label, values = (record.LEASE_LABEL, []) if run is None else (record.RUN_LABEL, [str(run)])
-        names = ANY_NAME if run is None else f"{re.escape(str(run))}-g.*"
+        names = ANY_NAME if run is None else f"{run}-g.*"
         gatherer = Gatherer(at_s=self._clock.now_s())
         gatherer.add("machines", self._client.machines(label=label, values=values))
         gatherer.add("disks", self._client.disks(label=label, values=values))
@@ -99,4 +98,4 @@ class Lookout:
 
 def _names(places: Sequence[Place]) -> str:
     """Return a regular expression for the names of leases, or for all of ours if they are many."""
-    return "|".join(re.escape(place.name) for place in places) if len(places) <= MAX_FILTERED else ANY_NAME
+    return "|".join(place.name for place in places) if len(places) <= MAX_FILTERED else ANY_NAME
