@@ -1,4 +1,4 @@
-"""Find gangs that have outlived their runs, once an hour. It only reports until ``dry_run`` is turned off.
+"""Find what has outlived its run, once an hour: gangs, and rented machines. It only reports until ``dry_run`` is off.
 
 Leases and teardowns end gangs in time; this is the net below them. It is off by default because what it does cannot be
 undone, and because a wrong state root or engine option should be seen in a report first, not in a gang that is gone.
@@ -22,7 +22,9 @@ with DAG(
     doc_md=__doc__,
     tags=["llmsched"],
 ):
-    # One task for each engine that pipelines of this deployment use, with the options they use.
+    # One task for each engine that pipelines of this deployment use, with the options they use. Where they rent, name
+    # the clouds too, as they do: clouds={"aws": {"regions": ["us-east-1"], "conn_id": "aws_default"}}. Machines whose
+    # lease has run out, because nobody renewed it, are then given back.
     ReapOperator(
         task_id="reap_local",
         engine="local",

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from airflow_llmsched.control.lease_book import Rental
-from airflow_llmsched.ports import Cloud
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.ports import Clock, Cloud, ObjectStore
+from airflow_llmsched.registry import AdapterGroup, load
 
 OpenCloud = Callable[[str, Mapping[str, Any]], Cloud]
 """Takes an adapter's name and its JSON-safe options. May raise ``SpecError``, ``CouldNotLookError``."""
@@ -29,6 +31,27 @@ class OpenClouds:
     def of(self, rental: Rental) -> Cloud:
         """Return the cloud of a rental. Raises as ``OpenCloud``."""
         return self.named(rental.intent.cloud, rental.intent.cloud_options)
+
+
+def open_adapter(
+    name: str, options: Mapping[str, Any], *, store: ObjectStore, clock: Clock, credentials: Any = None
+) -> Cloud:
+    """Return the adapter registered as ``name``. One that keeps records of its own (``needs_store``) gets ``store``.
+
+    ``credentials`` None: the cloud's SDK finds some its own way. Raises ``SpecError`` for an unknown adapter, and for
+    an option that it does not take.
+    """
+    adapter = load(AdapterGroup.CLOUDS, name)
+    given = dict(options)
+    if credentials is not None:
+        given["credentials"] = credentials
+    if getattr(adapter, "needs_store", False):
+        given["store"] = store
+    try:
+        cloud: Cloud = adapter(clock=clock, **given)
+    except TypeError as error:
+        raise SpecError(path=f"options of cloud {name!r}", value=dict(options), hint=str(error)) from error
+    return cloud
 
 
 def by_cloud(rentals: Iterable[Rental]) -> Mapping[tuple[str, str], list[Rental]]:

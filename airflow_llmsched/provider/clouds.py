@@ -6,21 +6,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.control.open_clouds import open_adapter
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Cloud
 from airflow_llmsched.provider.config import state_root
-from airflow_llmsched.provider.engine import check_plain
-from airflow_llmsched.registry import AdapterGroup, load
+from airflow_llmsched.provider.engine import check_plain, open_engine
 
 CONNECTION = "conn_id"
 """The option that names an Airflow connection. It is resolved here, and no adapter sees it."""
+
+ENGINE, ENGINE_OPTIONS = "engine", "engine_options"
+"""Options that name an engine whose own nodes a cloud lends, as in ``RunGangOperator``."""
 
 
 def open_cloud(name: str, options: Mapping[str, Any]) -> Cloud:
     """Return the cloud ``name`` with ``options``, of which ``conn_id`` names the Airflow connection to sign in with.
 
-    Without one, the cloud's SDK finds credentials its own way.
+    Without one, the cloud's SDK finds credentials its own way. ``engine`` and ``engine_options`` name an engine whose
+    nodes the cloud is to lend.
 
     Raises:
         SpecError: an option is not plain JSON, or not one of the cloud's; the cloud is unknown, takes no connection, or
@@ -28,17 +32,11 @@ def open_cloud(name: str, options: Mapping[str, Any]) -> Cloud:
         CouldNotLookError: the connection is not defined, or could not be read: Airflow does not tell the two apart.
     """
     check_plain(options, path="cloud options")
-    adapter = load(AdapterGroup.CLOUDS, name)
-    given = {key: value for key, value in options.items() if key != CONNECTION}
-    if options.get(CONNECTION):
-        given["credentials"] = _credentials(name, str(options[CONNECTION]))
-    if getattr(adapter, "needs_store", False):
-        given["store"] = open_store(state_root())
-    try:
-        cloud: Cloud = adapter(clock=SystemClock(), **given)
-    except TypeError as error:
-        raise SpecError(path=f"options of cloud {name!r}", value=dict(options), hint=str(error)) from error
-    return cloud
+    given = {key: value for key, value in options.items() if key not in (CONNECTION, ENGINE, ENGINE_OPTIONS)}
+    if options.get(ENGINE):
+        given[ENGINE] = open_engine(str(options[ENGINE]), options.get(ENGINE_OPTIONS) or {})
+    credentials = _credentials(name, str(options[CONNECTION])) if options.get(CONNECTION) else None
+    return open_adapter(name, given, store=open_store(state_root()), clock=SystemClock(), credentials=credentials)
 
 
 def _credentials(cloud: str, conn_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the reaper's task does on one engine."""
+"""What the reaper's task does on one engine, and in one cloud."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.deployment import deployment_id
+from airflow_llmsched.control.lease_reaping import LeaseReaper
 from airflow_llmsched.control.reaper import ReaperLimits
 from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.provider.airflow_word import ask_airflow
+from airflow_llmsched.provider.clouds import open_cloud
 from airflow_llmsched.provider.config import state_root
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.telemetry.channel import open_witness
@@ -27,4 +29,12 @@ def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLi
         ask=ask_airflow,
         clock=SystemClock(),
         limits=limits,
+    )
+
+
+def open_lease_reaper(cloud: str, options: Mapping[str, Any]) -> LeaseReaper:
+    """Return this deployment's reaper in one cloud. Raises ``SpecError``, ``StoreError``, ``CouldNotLookError``."""
+    store = open_store(state_root())
+    return LeaseReaper(
+        store=store, deployment_id=deployment_id(store), cloud=open_cloud(cloud, options), clock=SystemClock()
     )

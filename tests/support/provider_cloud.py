@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_llmsched.control import open_clouds
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.ports import Clock, Cloud
-from airflow_llmsched.provider import clouds
 from airflow_llmsched.registry import AdapterGroup
 from tests.support.sim_cloud import SimCloudHarness, sim_pool
 
@@ -29,7 +29,7 @@ def real_time_cloud() -> SimCloudHarness:
 @contextlib.contextmanager
 def opened_by_the_provider(harness: SimCloudHarness) -> Iterator[SimCloudHarness]:
     """Have the provider open the cloud as ``sim``, which takes no options; others as ever."""
-    load = clouds.load
+    load = open_clouds.load
 
     def adapter(*, clock: Clock) -> Cloud:
         return harness.cloud
@@ -38,5 +38,5 @@ def opened_by_the_provider(harness: SimCloudHarness) -> Iterator[SimCloudHarness
         return adapter if name == "sim" else load(group, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clouds, "load", load_either)
+        patch.setattr(open_clouds, "load", load_either)
         yield harness

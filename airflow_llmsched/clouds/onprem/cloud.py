@@ -51,6 +51,7 @@ class OnPremCloud:
     features = frozenset({CloudFeature.TOPOLOGY})
     late_duplicate_guard = LateDuplicateGuard.NAME
     consistency_s = 0.0
+    needs_store = True
 
     def __init__(
         self,

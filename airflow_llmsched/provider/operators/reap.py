@@ -1,4 +1,4 @@
-"""Stops gangs that have outlived their runs: the net below leases and teardowns."""
+"""Stops gangs, and gives back machines, that have outlived their runs: the net below leases and teardowns."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from airflow_llmsched.provider.operators.base import failing_for_good
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_llmsched.control.reaper import Reap, Spare
+
 
 class ReapOperator(BaseOperator):
-    """Reap what lives on one engine although its run is over, or, by default, only say what would be reaped.
+    """Reap what lives on an engine, or in clouds, although its run is over; by default, only say what would be reaped.
 
     A gang of this deployment is stopped if it has expired, and its agents are silent, and Airflow calls its DAG run
-    finished or does not know it. Whoever could not be asked is taken to object. Schedule it in a DAG of its own
+    finished or does not know it. Whoever could not be asked is taken to object. A lease of this deployment is given
+    back if it expired a minute ago: whoever needs one renews it long before. Schedule it in a DAG of its own
     (``dags/reap.py``), one task per engine.
 
     Args:
-        engine: name of an engine adapter.
+        engine: name of an engine adapter; None looks at no engine.
         engine_options: its JSON-safe options, as in the pipelines that use it.
+        clouds: options of each cloud adapter by its name, as in ``ProvisionCapacityOperator``.
         only_report: stop nothing. ``True`` by default; a template that renders to ``True`` or ``False`` will do.
         silence_s: seconds without any sign after which agents count as silent.
         unleased_s: seconds after its run's last record at which a gang without a lease expires.
 
-    The task fails when something that was to be stopped does not end, or the engine could not be asked.
+    The task fails when something that was to be stopped does not end, or the engine or a cloud could not be asked; it
+    has then done what could be done.
     """
 
-    template_fields: Sequence[str] = ("engine", "engine_options", "only_report")
+    template_fields: Sequence[str] = ("engine", "engine_options", "clouds", "only_report")
     ui_color = "#f3f3f3"
 
     def __init__(
         self,
         *,
-        engine: str = "local",
+        engine: str | None = "local",
         engine_options: Mapping[str, Any] | None = None,
+        clouds: Mapping[str, Mapping[str, Any]] | None = None,
         only_report: bool | str = True,
         silence_s: float = 600.0,
         unleased_s: float = 3600.0,
@@ -46,36 +52,72 @@ class ReapOperator(BaseOperator):
         super().__init__(**kwargs)
         self.engine = engine
         self.engine_options = dict(engine_options or {})
+        self.clouds = clouds or {}
         self.only_report = only_report
         self.silence_s = silence_s
         self.unleased_s = unleased_s
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was, or would be, stopped and why, and what was spared and why."""
-        from airflow_llmsched.control.reaper import Reap, ReaperLimits
         from airflow_llmsched.errors import CouldNotLookError
-        from airflow_llmsched.provider.reap_run import open_reaper
 
         only_report = is_true(self.only_report)
-        limits = ReaperLimits(silence_s=self.silence_s, unleased_s=self.unleased_s)
+        result: dict[str, Any] = {"only_report": only_report, "reap": {}, "spared": {}, "stopped": []}
+        troubles: list[str] = []
         with failing_for_good():
-            reaper = open_reaper(self.engine, self.engine_options, limits)
-            findings = reaper.look()
-            result: dict[str, Any] = {"only_report": only_report, "reap": {}, "spared": {}, "stopped": []}
-            troubles = []
-            for finding in findings:
-                names = ", ".join(handle.key.name for handle in finding.handles)
-                condemned = isinstance(finding.verdict, Reap)
-                said = "would reap" if only_report else "reaping"
-                self.log.info("%s %s: %s", said if condemned else "sparing", names, finding.verdict.reason)
-                result["reap" if condemned else "spared"][finding.facts.run_key] = finding.verdict.reason
-                if condemned and not only_report:
-                    reaped = reaper.reap(finding)
-                    result["stopped"] += reaped.stopped
-                    troubles += [f"{reaped.run_key}: {reaped.trouble}"] if reaped.trouble else []
+            if self.engine:
+                self._reap_gangs(self.engine, result, troubles)
+            for cloud, options in self.clouds.items():
+                self._reap_leases(cloud, options, result, troubles)
             if troubles:
                 raise CouldNotLookError("; ".join(troubles))
         return result
+
+    def _reap_gangs(self, engine: str, result: dict[str, Any], troubles: list[str]) -> None:
+        from airflow_llmsched.control.reaper import ReaperLimits
+        from airflow_llmsched.errors import CouldNotLookError
+        from airflow_llmsched.provider.reap_run import open_reaper
+
+        limits = ReaperLimits(silence_s=self.silence_s, unleased_s=self.unleased_s)
+        reaper = open_reaper(engine, self.engine_options, limits)
+        try:
+            findings = reaper.look()
+        except CouldNotLookError as error:
+            troubles.append(str(error))
+            return
+        for finding in findings:
+            names = ", ".join(handle.key.name for handle in finding.handles)
+            if self._note(result, finding.facts.run_key, names, finding.verdict):
+                reaped = reaper.reap(finding)
+                result["stopped"] += reaped.stopped
+                troubles += [f"{reaped.run_key}: {reaped.trouble}"] if reaped.trouble else []
+
+    def _reap_leases(self, cloud: str, options: Mapping[str, Any], result: dict[str, Any], troubles: list[str]) -> None:
+        from airflow_llmsched.errors import TransientError
+        from airflow_llmsched.provider.reap_run import open_lease_reaper
+
+        try:
+            reaper = open_lease_reaper(cloud, options)
+            findings = reaper.look()
+        except TransientError as error:
+            troubles.append(f"{cloud}: {error}")
+            return
+        for finding in findings:
+            name = f"{cloud}:{finding.lease.id}"
+            if self._note(result, name, name, finding.verdict):
+                reaped = reaper.reap(finding)
+                result["stopped"] += [name] if reaped.is_gone else []
+                troubles += [f"{name}: {reaped.trouble}"] if reaped.trouble else []
+
+    def _note(self, result: dict[str, Any], name: str, shown: str, verdict: Reap | Spare) -> bool:
+        """Say what becomes of something, and why. Returns whether it is to be reaped now."""
+        from airflow_llmsched.control.reaper import Reap
+
+        condemned, only_report = isinstance(verdict, Reap), result["only_report"]
+        said = "would reap" if only_report else "reaping"
+        self.log.info("%s %s: %s", said if condemned else "sparing", shown, verdict.reason)
+        result["reap" if condemned else "spared"][name] = verdict.reason
+        return condemned and not only_report
 
 
 def is_true(only_report: bool | str) -> bool:

@@ -19,8 +19,10 @@ from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import RunOrigin
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of, running, submit
+from tests.support.lease_house import LeaseHouse
 from tests.support.local_engine import LocalHarness
 from tests.support.orphans import hung_agents
+from tests.support.provider_cloud import opened_by_the_provider, real_time_cloud
 from tests.support.waiting import wait_until
 
 
@@ -102,6 +104,10 @@ def test_folder_that_is_no_state_root_is_refused_and_left_as_it_was(tmp_path: Pa
         (["--engine-options", "{"], "must be a JSON object"),
         (["--engine-options", "[]"], "must be a JSON object"),
         (["--engine-options", '{"colour": 1}'], "colour"),
+        (["--clouds", "[]"], "must be a JSON object"),
+        (["--clouds", '{"aws": 1}'], "must be a JSON object"),
+        (["--clouds", '{"aws": {"conn_id": "x"}}'], "is for Airflow"),
+        (["--clouds", '{"nimbus": {}}'], "nimbus"),
         (["--airflow-api", "localhost"], "must be an address"),
         (["--airflow-api", "http://x", "--without-airflow"], "contradicts --airflow-api"),
     ],
@@ -111,3 +117,38 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: list[st
     result = CliRunner().invoke(app, ["reap", "--state-root", str(tmp_path), *options])
     assert result.exit_code == 1
     assert words in result.output
+
+
+def reap_clouds(root: Path, *options: str) -> Result:
+    arguments = ["reap", "--state-root", str(root), "--clouds", '{"sim": {}}', *options]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "250"})
+
+
+def test_machines_that_nobody_renews_are_shown_first_and_given_back_on_yes(tmp_path: Path) -> None:
+    owner = deployment_id(LocalStore(str(tmp_path)))
+    with opened_by_the_provider(real_time_cloud()) as cloud:
+        house = LeaseHouse(cloud, store=LocalStore(str(tmp_path)))
+        wanted = replace(
+            house.wanted(), origin=replace(house.wanted().origin, deployment_id=owner, dag_id="[b]dag[/b]")
+        )
+        lease = house.renter().rent(wanted)
+        spared = reap_clouds(tmp_path, "--yes")
+        assert spared.exit_code == 0
+        assert "not expired" in spared.output
+        cloud.shorten(lease.id, until_s=cloud.now_s() - 3600.0)
+        shown = reap_clouds(tmp_path)
+        assert shown.exit_code == 3
+        assert f"{lease.id}  2      [b]dag[/b]" in shown.output
+        assert "would stop what lives of 0 runs and give back 1 leases: repeat with --yes" in shown.output
+        assert len(cloud.billed()) == 2
+        cloud.refuse_removal(num_calls=4)
+        refused = reap_clouds(tmp_path, "--yes")
+        assert refused.exit_code == 1
+        assert "sim-000000, sim-000001" in refused.output
+        ended = reap_clouds(tmp_path, "--yes")
+        assert ended.exit_code == 0
+        assert f"gave back {lease.id}" in ended.output
+        assert not cloud.billed()
+        assert "nothing is rented in sim" in reap_clouds(tmp_path).output
+        cloud.go_dark(is_dark=True)
+        assert reap_clouds(tmp_path).exit_code == 1

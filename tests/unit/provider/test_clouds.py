@@ -5,9 +5,11 @@ import types
 
 import pytest
 
+from airflow_llmsched.clouds.onprem.cloud import OnPremCloud
+from airflow_llmsched.control import open_clouds
 from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.errors import CouldNotLookError, SpecError
-from airflow_llmsched.provider import clouds
 from airflow_llmsched.provider.clouds import open_cloud
 
 CONNECTION = '{"conn_type": "generic", "login": "me", "password": "pw"}'
@@ -22,7 +24,7 @@ def opened(state_root, monkeypatch):
         seen.append({"clock": clock, "credentials": credentials, "region": region, "store": store})
         return "cloud"
 
-    monkeypatch.setattr(clouds, "load", lambda group, name: adapter)
+    monkeypatch.setattr(open_clouds, "load", lambda group, name: adapter)
     return seen
 
 
@@ -49,10 +51,19 @@ def test_an_unknown_cloud_is_a_spec_error(state_root):
 
 
 def test_a_cloud_that_keeps_records_gets_the_deployments_store(opened, state_root, monkeypatch):
-    adapter = clouds.load(None, "x")
+    adapter = open_clouds.load(None, "x")
     adapter.needs_store = True
     open_cloud("onprem", {})
     assert str(state_root) in opened[0]["store"].uri
+
+
+def test_ones_own_machines_are_an_engines_nodes_reserved_in_the_deployments_store(state_root, monkeypatch):
+    monkeypatch.setattr(open_clouds, "load", lambda _group, _name: OnPremCloud)
+    engine_options = {"num_nodes": 3, "slots_per_node": 1, "node_shape": "local-cpu"}
+    cloud = open_cloud("onprem", {"engine": "local", "engine_options": engine_options})
+    assert isinstance(cloud, OnPremCloud)
+    (offer,) = cloud.offers(Requirement(by_shape={"local-cpu": ShapeNeed(num_nodes=1, work_s=1.0)}))
+    assert offer.num_nodes == 3
 
 
 def test_a_connection_that_is_not_defined_is_no_leave_to_use_whatever_credentials_lie_about(opened):

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from airflow_llmsched.agent.spool import read_json
+from airflow_llmsched.control import open_clouds
 from airflow_llmsched.domain.lease import NodeNotice, NoticeKind
 from airflow_llmsched.errors import StoreError
-from airflow_llmsched.provider import clouds, lease_watch
+from airflow_llmsched.provider import lease_watch
 from airflow_llmsched.provider.lease_watch import (
     IDLE_PASS_EVERY_S,
     PASS_EVERY_S,
@@ -126,8 +127,8 @@ def test_what_is_wrong_is_said_once_for_as_long_as_it_lasts(renting, sim_cloud, 
 
 def test_after_trouble_the_cloud_is_opened_anew_for_its_credentials_may_have_changed(renting, sim_cloud, monkeypatch):
     opened = []
-    load = clouds.load
-    monkeypatch.setattr(clouds, "load", lambda group, name: opened.append(name) or load(group, name))
+    load = open_clouds.load
+    monkeypatch.setattr(open_clouds, "load", lambda group, name: opened.append(name) or load(group, name))
     passes, watched = LeasePasses(), [Watched(scope=renting.scope)]
     for _ in range(3):
         passes.make(watched)
@@ -141,8 +142,8 @@ def test_after_trouble_the_cloud_is_opened_anew_for_its_credentials_may_have_cha
 
 def test_after_an_hour_too(renting, sim_cloud, monkeypatch):
     opened = []
-    load = clouds.load
-    monkeypatch.setattr(clouds, "load", lambda group, name: opened.append(name) or load(group, name))
+    load = open_clouds.load
+    monkeypatch.setattr(open_clouds, "load", lambda group, name: opened.append(name) or load(group, name))
     monkeypatch.setattr(lease_watch, "REOPEN_AFTER_S", 0.0)
     passes, watched = LeasePasses(), [Watched(scope=renting.scope)]
     for _ in range(2):

@@ -295,7 +295,7 @@ def test_the_trigger_gets_the_name_of_a_connection_and_nothing_of_what_it_holds(
         assert credentials == "s3cr3t-key"
         return sim_cloud.cloud
 
-    monkeypatch.setattr("airflow_llmsched.provider.clouds.load", lambda group, name: adapter)
+    monkeypatch.setattr("airflow_llmsched.control.open_clouds.load", lambda group, name: adapter)
     sim_cloud.pools[1].start_up_s = 0.3
     deferred = pipeline.defer("provision", clouds={"sim": {"conn_id": "cloudy"}})
     carried = json.dumps(codec.to_plain(deferred.trigger.serialize()))

@@ -110,3 +110,53 @@ def test_the_shipped_dag_only_reports_by_default_and_runs_every_hour(checkout):
     assert is_true(rendered)
     assert is_true(task.render_template(task.only_report, {"params": {"dry_run": False}})) is False
     assert (dag.max_active_runs, dag.catchup) == (1, False)
+
+
+def _reap_leases(**changes):
+    with DAG("reap", schedule=None):
+        task = ReapOperator(task_id="reap", engine=None, clouds={"sim": {}}, **changes)
+    return task.execute(context_of(task))
+
+
+def _expired(pipeline, sim_cloud):
+    lease_id = pipeline.run("provision")["lease_id"]
+    sim_cloud.shorten(lease_id, until_s=sim_cloud.now_s() - 3600.0)
+    return lease_id
+
+
+def test_machines_that_nobody_renews_are_reported_and_then_given_back(pipeline, sim_cloud):
+    lease_id = _expired(pipeline, sim_cloud)
+    report = _reap_leases()
+    assert list(report["reap"]) == [f"sim:{lease_id}"]
+    assert "nobody renewed it" in report["reap"][f"sim:{lease_id}"]
+    assert (report["stopped"], len(sim_cloud.billed())) == ([], 2)
+    assert _reap_leases(only_report="False")["stopped"] == [f"sim:{lease_id}"]
+    assert not sim_cloud.billed()
+    assert not pipeline.book().open()
+    assert _reap_leases(only_report=False) == {"only_report": False, "reap": {}, "spared": {}, "stopped": []}
+
+
+def test_a_lease_that_holds_is_spared(pipeline, sim_cloud):
+    lease_id = pipeline.run("provision")["lease_id"]
+    assert "not expired" in _reap_leases(only_report=False)["spared"][f"sim:{lease_id}"]
+    assert len(sim_cloud.billed()) == 2
+
+
+def test_an_engine_that_cannot_be_asked_keeps_no_machine_and_fails_the_task_in_the_end(pipeline, sim_cloud):
+    _expired(pipeline, sim_cloud)
+    broken = pipeline.folder / "file"
+    broken.write_text("no folder")
+    with pytest.raises(CouldNotLookError):
+        _reap(pipeline, engine_options={"root": str(broken)}, clouds={"sim": {}}, only_report=False)
+    assert not sim_cloud.billed()
+
+
+def test_a_cloud_that_cannot_be_asked_or_does_not_remove_fails_the_task(pipeline, sim_cloud):
+    _expired(pipeline, sim_cloud)
+    sim_cloud.go_dark(is_dark=True)
+    with pytest.raises(CouldNotLookError, match=r"sim: .*does not answer"):
+        _reap_leases(only_report=False)
+    sim_cloud.go_dark(is_dark=False)
+    sim_cloud.refuse_removal(num_calls=100)
+    with pytest.raises(CouldNotLookError, match="sim-000000, sim-000001"):
+        _reap_leases(only_report=False)
