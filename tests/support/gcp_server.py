@@ -46,6 +46,7 @@ class GcpServer:
         self.plan = FaultPlan()
         self.unreachable = ""
         self.calls: list[str] = []
+        self.faults: list[str] = []
         self.interfaces: tuple[Discovery, ...] = tuple(map(discovery, INTERFACES))
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -57,11 +58,20 @@ class GcpServer:
         return f"http://127.0.0.1:{self._http.server_port}"
 
     def close(self) -> None:
+        """Stop. Raises ``AssertionError`` for calls that Google does not have, and for answers that it never gives."""
         self._http.shutdown()
         self._http.server_close()
+        assert self.faults == []
 
     def answer(self, verb: str, url: str, body: Json | None) -> tuple[int, Json]:
-        """Return status and answer of a call."""
+        """Return status and answer of a call. What goes wrong in this server itself is kept for ``close``."""
+        try:
+            return self._answer(verb, url, body)
+        except Exception as error:
+            self.faults.append(f"{verb} {url}: {error!r}")
+            raise
+
+    def _answer(self, verb: str, url: str, body: Json | None) -> tuple[int, Json]:
         parts = urlsplit(url)
         found = [(each, match) for each in self.interfaces if (match := each.match(verb, parts.path))]
         assert found, f"Google has no {verb} {parts.path}"

@@ -74,22 +74,22 @@ class World:
                 "operations",
             )
         }
-        self._by_request: dict[str, Json] = {}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self.begun: dict[str, Json] = {}
+        self.due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count(1)
 
     # Time
 
     def settle(self) -> None:
         """Let happen what was to happen by now."""
-        while self._due and self._due[0][0] <= self.clock.now_s():
-            heapq.heappop(self._due)[2]()
+        while self.due and self.due[0][0] <= self.clock.now_s():
+            heapq.heappop(self.due)[2]()
         self._meet_requests()
         self.tpus.settle()
 
     def after(self, delay_s: float, happen: Callable[[], None]) -> None:
         """Have something happen later."""
-        heapq.heappush(self._due, (self.clock.now_s() + delay_s, next(self._count), happen))
+        heapq.heappush(self.due, (self.clock.now_s() + delay_s, next(self._count), happen))
 
     def stamp(self) -> str:
         """Return now as Google writes it."""
@@ -112,7 +112,7 @@ class World:
         row = self.things["instances"][key].row
         self._operate("compute.instances.preempted", zone=zone, target=key, lasts_s=0.0)
         if row["scheduling"].get("instanceTerminationAction") == "DELETE":
-            self._delete_instance(key, is_room_free=False)
+            self.delete_instance(key, is_room_free=False)
         else:
             row["status"] = "TERMINATED"
 
@@ -168,7 +168,7 @@ class World:
             raise Refused(400, "resourceNotReady", f"{key} is being deleted")
         thing.row["status"] = "STOPPING"
         return self._operate(
-            "delete", zone=at["zone"], target=key, lasts_s=DELETE_S, then=lambda: self._delete_instance(key)
+            "delete", zone=at["zone"], target=key, lasts_s=DELETE_S, then=lambda: self.delete_instance(key)
         )
 
     def instances_setLabels(self, at: dict[str, str], body: Json, request_id: str) -> Json:
@@ -256,7 +256,7 @@ class World:
             for each in [each for each in self.things["resizeRequests"] if each.startswith(f"{key}/")]:
                 self._drop("resizeRequests", each)
             for each in [each for each, thing in self.things["instances"].items() if thing.row.get("_group") == key]:
-                self._delete_instance(each)
+                self.delete_instance(each)
 
         group["targetSize"] = 0
         return self._operate("delete", zone=at["zone"], target=key, lasts_s=DELETE_S, then=end)
@@ -349,9 +349,10 @@ class World:
         self.after(self.boot_s, lambda: row.update(status="RUNNING") if row["status"] == "PROVISIONING" else None)
         longest = properties["scheduling"].get("maxRunDuration")
         if longest:
-            self.after(float(longest["seconds"]), lambda: self._delete_instance(key))
+            self.after(float(longest["seconds"]), lambda: self.delete_instance(key))
 
-    def _delete_instance(self, key: str, *, is_room_free: bool = True) -> None:
+    def delete_instance(self, key: str, *, is_room_free: bool = True) -> None:
+        """Have a machine gone, and its disk with it unless disks are kept."""
         thing = self.things["instances"].pop(key, None)
         if thing is None:
             return
@@ -439,7 +440,7 @@ class World:
         }
         self.things["operations"][f"{scope}/operations/{name}"] = Thing(row, self.listed_at_s())
         if request_id:
-            self._by_request[request_id] = row
+            self.begun[request_id] = row
 
         def end() -> None:
             row.update(status="DONE", endTime=self.stamp())
@@ -456,4 +457,4 @@ class World:
 
     def repeated(self, request_id: str) -> Json | None:
         """Return the operation that a request of this id began, if one did."""
-        return self._by_request.get(request_id) if request_id else None
+        return self.begun.get(request_id) if request_id else None

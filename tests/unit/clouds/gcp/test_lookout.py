@@ -46,7 +46,7 @@ def test_a_disk_alone_is_found_and_goes(harness: GcpCloudHarness) -> None:
     """Field case E15: the machine was deleted by hand, and its disk was kept."""
     lease = rent(harness, num_nodes=1)
     harness.world.keeps_disks = True
-    harness.world._delete_instance(f"zones/us-central1-a/instances/{lease.nodes[0].id}")
+    harness.world.delete_instance(f"zones/us-central1-a/instances/{lease.nodes[0].id}")
     (found,) = harness.reopen().find_all()
     assert found.leftovers == (f"zones/us-central1-a/disks/{lease.nodes[0].id}",)
     assert found.origin == lease.origin

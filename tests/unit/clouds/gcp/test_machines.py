@@ -80,7 +80,7 @@ def test_a_key_that_was_released_rents_nothing_again(harness: GcpCloudHarness) -
 def test_a_duplicate_that_google_does_not_recognise_any_more_leaves_the_lease_alone(harness: GcpCloudHarness) -> None:
     """Request ids are good for an hour. Names are good for as long as the machines are there."""
     lease = rent(harness, lease_s=9 * LEASE_S)
-    harness.world._by_request.clear()
+    harness.world.begun.clear()
     for each in [key for key, op in harness.world.things["operations"].items() if "clientOperationId" in op.row]:
         harness.world.things["operations"].pop(each)
     billed = harness.billed()

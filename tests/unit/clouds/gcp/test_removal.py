@@ -58,7 +58,7 @@ def test_machines_that_are_never_finished_are_not_passed_over_in_silence(harness
     (operation,) = [
         each.row for each in harness.world.things["operations"].values() if each.row["operationType"] == "bulkInsert"
     ]
-    harness.world._due = [each for each in harness.world._due if each[0] > harness.now_s() + 20.0]
+    harness.world.due = [each for each in harness.world.due if each[0] > harness.now_s() + 20.0]
     before_s = harness.now_s()
     with pytest.raises(LeftoverError, match="goes on making") as caught:
         harness.cloud.release(harness.cloud.lease_id(harness.offer().pool, lease_key()))

@@ -122,3 +122,22 @@ def test_a_renewal_changes_one_label_and_stands_on_what_was_read() -> None:
 def test_times_and_filters_are_as_google_reads_them() -> None:
     assert render.timestamp(AT_S) == "2025-06-15T15:06:40Z"
     assert render.any_of("name", ["a", "b"]) == '(name = "a") OR (name = "b")'
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nodeCount": 3}, "unknown field"),
+        ({"minCount": 2}, "no string"),
+        ({"count": "two"}, "no whole number"),
+        ({"instanceProperties": {"scheduling": {"provisioningModel": "CHEAP"}}}, "none of"),
+        ({"instanceProperties": {"scheduling": {"maxRunDuration": {"minutes": "2"}}}}, "unknown field"),
+        ({"instanceProperties": {"labels": {"a": 1}}}, "no string"),
+        ({"instanceProperties": {"disks": {"boot": True}}}, "no list"),
+        ({"instanceProperties": {"disks": [{"index": 1}]}}, "is told by Google"),
+    ],
+)
+def test_the_check_against_googles_description_has_teeth(change: dict[str, Any], told: str) -> None:
+    body = {**render.bulk_insert(spec(), machine=machine()), **change}
+    (problem,) = problems("BulkInsertInstanceResource", body)
+    assert told in problem

@@ -96,6 +96,7 @@ def test_what_is_left_without_machines_is_named_and_to_be_released() -> None:
 
 
 def test_a_shutdown_with_grace_and_a_planned_maintenance_are_noticed_and_end_nothing() -> None:
+    """Field case E21: a hint ends no lease."""
     planned = {"upcomingMaintenance": {"windowStartTime": STAMP}}
     made = lease(
         seen(machines=(instance(0, spec(), status="PENDING_STOP"), instance(1, spec(), resourceStatus=planned)))

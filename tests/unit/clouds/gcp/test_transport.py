@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,11 +21,12 @@ BROKEN: Answer = (0, None)
 
 
 class Script:
-    """Answers in order, the last one again and again; ``seen`` are the calls."""
+    """Answers in order, the last one again and again; ``seen`` are the calls, ``tokens`` what they showed."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.seen: list[str] = []
+        self.tokens: list[str | None] = []
 
     def next(self) -> Answer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -50,6 +52,7 @@ def root(script: Script) -> Iterator[str]:
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             script.seen.append(f"{self.command} {self.path}")
+            script.tokens.append(self.headers.get("Authorization"))
             status, body = script.next()
             if not status:
                 self.close_connection = True
@@ -176,3 +179,35 @@ def test_credentials_that_cannot_be_renewed_are_named(root: str, clock: VirtualC
 
     with pytest.raises(CouldNotLookError, match="revoked"):
         Transport(root=root, credentials=Expired(), clock=clock).look("x")
+
+
+class Hourly(Credentials):
+    """Credentials whose tokens hold for as long as one says, as a service account's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_tokens = 0
+
+    def refresh(self, request: Any) -> None:
+        self.num_tokens += 1
+        self.token = f"token-{self.num_tokens}"
+        self.expiry = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)
+
+
+def test_tokens_are_renewed_as_they_run_out_for_as_long_as_a_run_lasts(
+    root: str, script: Script, clock: VirtualClock
+) -> None:
+    credentials = Hourly()
+    transport = Transport(root=root, credentials=credentials, clock=clock)
+    script.answers = [(200, {})]
+    transport.look("x")
+    transport.look("x")
+    credentials.expiry -= timedelta(hours=1)
+    transport.look("x")
+    assert script.tokens == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
+
+
+def test_a_token_that_is_refused_is_renewed_at_once(root: str, script: Script, clock: VirtualClock) -> None:
+    script.answers = [(401, reasons("authError")), (200, {"a": 1})]
+    assert Transport(root=root, credentials=Hourly(), clock=clock).look("x") == {"a": 1}
+    assert script.tokens == ["Bearer token-1", "Bearer token-2"]
