@@ -84,6 +84,7 @@ class World:
     free: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     quota: dict[str, int] = field(default_factory=dict)
     refuse_fleet_with: str | None = None
+    num_garbled: int = 0
     on_launch: Callable[[str, list[str]], None] | None = None
     hide_for_s: float = 0.0
     hidden_until_s: dict[str, float] = field(default_factory=dict)
@@ -120,6 +121,7 @@ class AwsProxy:
             "DescribePlacementGroups": self._describe_groups,
             "DeletePlacementGroup": self._delete_group,
             "TerminateInstances": self._terminate,
+            "CancelSpotInstanceRequests": self._cancel_requests,
             "CreateTags": self._tag,
             "DescribeInstanceStatus": self._statuses,
             "DescribeInstanceTopology": self._topology,
@@ -154,6 +156,9 @@ class AwsProxy:
         return [data]
 
     def _answer(self, call: Call, fault: CloudFault | None) -> tuple[int, str, bytes]:
+        if self.world.num_garbled:
+            self.world.num_garbled -= 1
+            return 502, "text/html", b"<!doctype html><title>Bad Gateway</title>"
         try:
             self._refuse(call, fault)
             return self._carried_out(call)
@@ -296,6 +301,12 @@ class AwsProxy:
             for group in self.world.groups.values():
                 group.members.discard(each)
         return data
+
+    def _cancel_requests(self, region: str, form: dict[str, str]) -> bytes:
+        for each in _numbered(form, "SpotInstanceRequestId"):
+            # The real one cancels twice without complaint.
+            ec2_backends[ACCOUNT][region].spot_instance_requests.pop(each, None)
+        return _answer_of("CancelSpotInstanceRequests", "<spotInstanceRequestSet/>")
 
     def preempt(self, region: str, instance_id: str) -> None:
         """Take a spot instance, as EC2 does: its room is another's now."""

@@ -114,6 +114,7 @@ class AwsClient:
 def _failure(error: Exception, *, operation: str, region: str) -> AwsError:
     """Return ``error`` in our terms. One that is not of the SDK's is raised as it is."""
     from botocore import exceptions  # noqa: PLC0415 - the SDK is loaded by whoever uses it
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as above
 
     if isinstance(error, exceptions.ClientError):
         said = error.response.get("Error", {})
@@ -128,7 +129,8 @@ def _failure(error: Exception, *, operation: str, region: str) -> AwsError:
         code, message, meant = "NoCredentials", str(error), Reaction.FIX
     elif isinstance(error, exceptions.CredentialRetrievalError):
         code, message, meant = "CredentialRetrievalError", str(error), Reaction.AGAIN
-    elif isinstance(error, exceptions.BotoCoreError):
+    elif isinstance(error, exceptions.BotoCoreError | ResponseParserError):
+        # Among them an answer that is not AWS's at all, such as the error page of a proxy in between.
         code, message, meant = type(error).__name__, str(error), Reaction.UNKNOWN
     else:
         raise error

@@ -98,6 +98,10 @@ class AwsCloud:
             key=key, origin=origin, pool=pool, num_nodes=num_nodes, created_at_s=now_s, expires_at_s=until_s
         )
         rental = self._rental(said)
+        if there is not None and there.named_ids:
+            # The template is an earlier process's: its nodes are waited for from now on.
+            begun = {tagging.CREATED: rental.tags[tagging.CREATED]}
+            self._extend(there.lease.id, there.named_ids, until_s=max(until_s, there.lease.expires_at_s), also=begun)
         try:
             answer = creating.create(self._client, rental, until_s=until_s, consistency_s=self.consistency_s)
         except AwsError as error:
@@ -108,7 +112,7 @@ class AwsCloud:
         if len(answer.instance_ids) != num_nodes:
             self._incomplete(answer, rental)
         if there is not None and there.lease.expires_at_s < until_s:
-            # The template is an earlier process's, and with it the expiry that the instances began with.
+            # The expiry that instances begin with is in the template, which can not be changed.
             self._extend(there.lease.id, answer.instance_ids, until_s=until_s)
         return _just_rented(self.lease_id(pool, key), said, answer.instance_ids)
 
@@ -151,8 +155,8 @@ class AwsCloud:
     def release(self, lease_id: LeaseId) -> None:
         """Delete the launch template, cancel spot requests, terminate, and delete what hangs on nothing any more.
 
-        A lease that began less than ``consistency_s`` ago, and whose nodes are not all listed, is waited for. Raises
-        ``LeftoverError``, ``CouldNotLookError``.
+        Nodes that are not listed, but may yet be, are waited for: ``consistency_s`` from the end of the template.
+        Raises ``LeftoverError``, ``CouldNotLookError``.
         """
         region, name = _split(lease_id)
         removal.remove(self._client, self._listed, region=region, key_name=name, consistency_s=self.consistency_s)
@@ -226,10 +230,12 @@ class AwsCloud:
         said = f"{num_came} of {rental.num_nodes} nodes of {pool.shape} came in {pool.zone}, and were removed"
         raise _meaning(meant, code, f"{said}: {answer.said}", rental)
 
-    def _extend(self, lease_id: LeaseId, ids: Sequence[str], *, until_s: float) -> None:
-        """Write an expiry. Raises ``CouldNotLookError``."""
+    def _extend(
+        self, lease_id: LeaseId, ids: Sequence[str], *, until_s: float, also: Mapping[str, str] | None = None
+    ) -> None:
+        """Write an expiry, and whatever else. Raises ``CouldNotLookError``."""
         try:
-            self._tag(_split(lease_id)[0], ids, {tagging.EXPIRES: tagging.expiry(until_s)})
+            self._tag(_split(lease_id)[0], ids, {tagging.EXPIRES: tagging.expiry(until_s), **(also or {})})
         except AwsError as error:
             raise CouldNotLookError(f"lease {lease_id} may not have been renewed: {error}") from error
 

@@ -42,8 +42,8 @@ def remove(
 ) -> None:
     """Remove a lease. ``came`` are instances known from EC2's answer, listed or not.
 
-    A young lease whose nodes are not all listed is looked at until it can not grow any more, unless it ``is_whole``:
-    then nothing will come but ``came``. Raises ``LeftoverError`` naming what could not be removed,
+    A lease whose nodes are not all listed is looked at until it can not grow any more, unless it ``is_whole``: then
+    nothing will come but ``came``. Raises ``LeftoverError`` naming what could not be removed,
     ``CouldNotLookError``.
     """
     name, clock = resource_name(key_name), client.clock
@@ -57,9 +57,9 @@ def remove(
         was_there = was_there or (seen is not None and seen.is_left)
         is_short = seen is None or len(seen.lease.nodes) < seen.lease.num_nodes
         may_grow = was_there and is_short and not is_whole
-        young_since_s = began_at_s if unlisted or seen is None else seen.created_at_s
-        is_old = clock.now_s() >= young_since_s + consistency_s
-        if failures or is_old or not (may_grow or unlisted):
+        # A fleet may have been created until its template was deleted, which was just now.
+        is_over = clock.now_s() >= began_at_s + consistency_s
+        if failures or is_over or not (may_grow or unlisted):
             break
         clock.sleep(POLL_S)
     _raise_for(look, region, key_name, failures, unlisted)

@@ -11,6 +11,9 @@ from airflow_llmsched.clouds.aws.tags import LeaseTags
 from airflow_llmsched.domain.identity import LeaseKey, NodeId
 from airflow_llmsched.domain.lease import Lease, LeasedNode, LeasedNodeState, LeaseId, LeaseState
 
+RENTING_S = 180.0
+"""How long a rental may take from its first call to its last, with tries and waits: until then nodes may yet come."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -123,7 +126,7 @@ def _seen(
         group_names=_ids(pile.groups, "GroupName", _stays),
         named_ids=(*_ids(pile.templates, "LaunchTemplateId", _always), *_ids(pile.groups, "GroupId", _stays)),
     )
-    state, reason = _state(bare, is_young=now_s < bare.created_at_s + consistency_s)
+    state, reason = _state(bare, is_young=now_s < bare.created_at_s + RENTING_S + consistency_s)
     return replace(bare, lease=replace(bare.lease, state=state, reason=reason))
 
 

@@ -52,6 +52,17 @@ def test_one_unanswered_try_leaves_the_outcome_unknown_whatever_follows(
     assert caught.value.meant is Reaction.UNKNOWN
 
 
+def test_an_answer_that_is_not_aws_s_is_tried_again_and_says_nothing(
+    harness: AwsCloudHarness, client: AwsClient
+) -> None:
+    harness.proxy.world.num_garbled = 2
+    assert client.call("describe_regions", region=REGION)["Regions"]
+    harness.proxy.world.num_garbled = 100
+    with pytest.raises(AwsError) as caught:
+        client.call("describe_regions", region=REGION)
+    assert caught.value.meant is Reaction.UNKNOWN
+
+
 def test_what_is_refused_for_good_is_asked_once(harness: AwsCloudHarness, client: AwsClient) -> None:
     harness.proxy.world.denied.add("DescribeRegions")
     before = harness.plan.num_calls

@@ -159,9 +159,15 @@ def test_what_an_earlier_process_began_is_completed_and_holds_as_long_as_is_aske
     finally:
         listen(None)
     harness.advance(LEASE_S / 2)
+    assert harness.reopen().find(RUN)[0].state is LeaseState.BROKEN
+    harness.hide_new()
     until_s = harness.now_s() + LEASE_S
     lease = acquire(harness, cloud=harness.reopen(), until_s=until_s)
     (found,) = harness.reopen().find(RUN)
+    assert (found.state, found.nodes) == (LeaseState.PENDING, ())
+    harness.advance(harness.cloud.consistency_s)
+    (found,) = harness.reopen().find(RUN)
+    assert found.state is LeaseState.ACTIVE
     assert found.expires_at_s == pytest.approx(until_s, abs=1.0)
     assert {node.id for node in found.nodes} == {node.id for node in lease.nodes}
 

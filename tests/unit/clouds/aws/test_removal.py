@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched.clouds.aws import removal
-from airflow_llmsched.domain.lease import Lease, LeaseId
+from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.effect_points import Side, listen
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, lease_key, origin
@@ -75,6 +75,24 @@ def test_a_release_waits_for_nodes_that_are_not_listed_yet(harness: AwsCloudHarn
     harness.hide_new()
     lease = rented(harness)
     assert harness.billed()
+    harness.reopen().release(lease.id)
+    assert harness.billed() == frozenset()
+
+
+def test_a_release_waits_for_a_fleet_that_was_created_long_after_its_template(harness: AwsCloudHarness) -> None:
+    harness.hide_new()
+
+    def dawdle(point: str, side: Side) -> None:
+        if (point, side) == ("aws.fleet.create", Side.BEFORE):
+            harness.advance(harness.cloud.consistency_s + 100.0)
+
+    listen(dawdle)
+    try:
+        lease = rented(harness)
+    finally:
+        listen(None)
+    harness.advance(5.0)
+    assert harness.reopen().leases([lease.id])[lease.id].state is LeaseState.PENDING
     harness.reopen().release(lease.id)
     assert harness.billed() == frozenset()
 
