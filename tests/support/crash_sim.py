@@ -322,7 +322,11 @@ SCENARIOS: dict[str, Scenario] = {
         act=lambda house: house.driver(owner="try-1").cancel("marked failed"),
         follow_ups=_AFTER_A_TRY,
     ),
-    "released": Scenario(before=_to_step_12, act=CrashHouse.release, follow_ups=("failed", "cleared", "left", "hung")),
+    "released": Scenario(
+        before=_to_step_12,
+        act=CrashHouse.release,
+        follow_ups=("failed", "cleared", "left", "hung", "thawed_cleared"),
+    ),
     "evaluated": Scenario(befall=_lost_in_an_evaluation, house=EvaluationHouse),
     "evaluated_again": Scenario(
         before=_dead_before_it_submits,
@@ -338,7 +342,10 @@ SCENARIOS: dict[str, Scenario] = {
         house=EvaluationHouse,
     ),
     "evaluation_reaped": Scenario(
-        before=_evaluation_to_the_reaper, act=_reap, follow_ups=("hung", "failed"), house=EvaluationHouse
+        before=_evaluation_to_the_reaper,
+        act=_reap,
+        follow_ups=("hung", "failed", "thawed_cleared"),
+        house=EvaluationHouse,
     ),
     "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_cleared")),
 }
