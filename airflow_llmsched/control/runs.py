@@ -153,19 +153,23 @@ class RunDriver:
         self._attempt(self._finish_cancel)
         return True
 
-    def release(self, reason: str = "teardown", *, num_records: int | None = None) -> tuple[str, ...]:
+    def release(
+        self, reason: str = "teardown", *, num_records: int | None = None, since_s: float | None = None
+    ) -> tuple[str, ...]:
         """End the run whoever owns it, and stop whatever lives under its key. Returns what was stopped.
 
         Reads only the journal and the engine. Idempotent: the second time finds nothing to do. It records that it was
         here even for a run that nobody has begun: a worker that stood still all the while then begins nothing.
         With ``num_records`` it ends only what a caller judged who had read that many records: if the run has moved on
-        since, nothing is recorded or stopped, and gangs launched since are left alone.
+        since, nothing is recorded or stopped, and gangs launched since are left alone. ``since_s`` is when the caller
+        set out (Unix seconds; default: now).
 
         Raises:
-            MovedOnError: the journal has more records than ``num_records``.
+            MovedOnError: the journal has more records than ``num_records``, or the run was begun anew after this
+                teardown had set out, which stood still meanwhile.
         """
-        started_at_s = self._clock.now_s()
-        through = self._attempt(lambda session: self._end_for_release(session, reason, num_records))
+        started_at_s = self._clock.now_s() if since_s is None else since_s
+        through = self._attempt(lambda session: self._end_for_release(session, reason, num_records, started_at_s))
         stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live(through=through))
         judged = num_records is not None
         self._attempt(lambda session: self._record_release(session, started_at_s, stopped, judged=judged))
@@ -257,11 +261,18 @@ class RunDriver:
                 session.flush()
         return True
 
-    def _end_for_release(self, session: _Session, reason: str, num_records: int | None) -> AttemptKey | None:
+    def _end_for_release(
+        self, session: _Session, reason: str, num_records: int | None, started_at_s: float
+    ) -> AttemptKey | None:
         """Return the last attempt there is to stop; None, for all that can be found, when the journal knows none."""
         if num_records is not None and session.num_records != num_records:
             raise MovedOnError(f"run {session.state.run} has moved on since it was judged: judge it again")
         phase = session.state.phase
+        if not phase.terminal and (session.state.owner_since_s or 0.0) > started_at_s + CLOCK_SKEW_S:
+            raise MovedOnError(
+                f"run {session.state.run} was begun anew after this teardown had set out, which must have stood still: "
+                "it is left alone. Clear the teardown to end it all the same"
+            )
         if phase not in (RunPhase.NEW, RunPhase.CANCELLING) and not phase.terminal:
             session.record(ev.CancelRequested(at_s=self._clock.now_s(), reason=reason))
             with _CANCEL:

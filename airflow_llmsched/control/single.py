@@ -210,11 +210,16 @@ def stop_all(
     """Stop every live gang under ``key``, or those up to a generation; return their names. Idempotent.
 
     What is noted in ``intents`` but was never submitted is given up first: a worker that stands still just before its
-    submit starts nothing when it goes on. Raises ``CouldNotLookError``, ``StoreError``.
+    submit starts nothing when it goes on. Where the caller itself stands still, generations that begin meanwhile are
+    not its to stop. Raises ``CouldNotLookError``, ``StoreError``.
     """
-    for noted in intents.noted():
-        if through_generation is None or noted.generation <= through_generation:
-            _abandon(engine, noted)
+    noted = intents.noted()
+    if through_generation is None:
+        known = [each.generation for each in (*noted, *(handle.key for handle in engine.find(key)))]
+        through_generation = max(known, default=None)
+    for each in noted:
+        if through_generation is None or each.generation <= through_generation:
+            _abandon(engine, each)
     alive = [
         handle
         for handle, status in _look(engine, key).items()

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.closing import open_closing_driver
+from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings
@@ -14,23 +15,29 @@ from airflow_llmsched.provider.rentals import open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 
 
-def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any]) -> tuple[str, ...]:
+def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:
     """End the run, stop what lives under its keys and give back what it rented; return what had been there. Idempotent.
 
     Needs neither spec nor data: they may never have come. Whatever fails on the engine keeps no rented machine.
+    ``since_s`` is when the teardown set out (Unix seconds).
 
     Raises:
         CouldNotLookError: the engine or a cloud cannot be asked: nothing may be assumed gone.
         LeftoverError: a cloud did not remove what the error names.
+        MovedOnError: the run was begun anew since the teardown set out: its gang and machines are left alone.
     """
+    is_over = True
     try:
-        stopped = _stop_gangs(scope, engine=engine, engine_options=engine_options)
+        stopped = _stop_gangs(scope, engine=engine, engine_options=engine_options, since_s=since_s)
+    except MovedOnError:
+        is_over = False
+        raise
     finally:
-        given_back = open_renter(scope).release()
+        given_back = open_renter(scope).release() if is_over else ()
     return (*stopped, *given_back)
 
 
-def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any]) -> tuple[str, ...]:
+def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:
     stopped = stop_evaluation(GangSettings(scope=scope, engine=engine, engine_options=engine_options))
     training = open_closing_driver(
         scope.store(),
@@ -40,4 +47,4 @@ def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
         dag_id=scope.dag_id,
         run_id=scope.run_id,
     )
-    return (*stopped, *training.release())
+    return (*stopped, *training.release(since_s=since_s))

@@ -24,7 +24,6 @@ _OUTER, _INNER = EffectPoint("harness.outer"), EffectPoint("harness.inner")
 NOT_FROZEN = {
     "local.submit.": "it holds a lock of the engine, for which others wait: tests/contract/test_local_engine_frozen.py",
     "local.preempt.": "the same lock, but for the end, where it is frozen",
-    "local.stop.record": "of a supervisor that hung, by the reaper: see reap",
 }
 """Points at which nobody is frozen by a combination, and why: by the beginnings of their names."""
 

@@ -215,7 +215,7 @@ class House:
             deployment_id=deployment_id(self.store),
             engine=self.engine,
             open_witness=open_witness,
-            ask=lambda _dag_id, _run_id: AirflowWord.UNKNOWN,
+            ask=lambda _dag_id, _run_id: AirflowWord.RUNNING if self.is_cleared() else AirflowWord.UNKNOWN,
             clock=self.clock,
             limits=REAPER_LIMITS,
         )
@@ -232,6 +232,10 @@ class House:
     def preempt(self, _owner: str, _generation: int) -> None:
         """Be the platform that takes a node of the first gang, for longer than the run lasts."""
         self.engine.preempt("n0", grace_s=0.5)
+
+    def is_cleared(self) -> bool:
+        """Whether a user has cleared the run that Airflow had no longer known."""
+        return (self.root / "cleared").exists()
 
     def evidence(self) -> list[dict[str, Any]]:
         """Return what ranks wrote, in the order in which it happened."""

@@ -114,8 +114,10 @@ SCENARIOS: dict[str, Scenario] = {
     "killed": Scenario(
         role="cancel", follow_ups=("retried", "cleared", "failed", "success", "left", "hung"), before=_to_the_middle
     ),
-    "released": Scenario(role="release", follow_ups=("failed", "cleared", "left", "hung"), before=_to_the_middle),
-    "reaped": Scenario(role="reap", follow_ups=("hung", "cleared", "failed"), before=_to_the_reaper),
+    "released": Scenario(
+        role="release", follow_ups=("failed", "cleared", "left", "hung", "thawed_cleared"), before=_to_the_middle
+    ),
+    "reaped": Scenario(role="reap", follow_ups=("hung", "cleared", "failed", "thawed_cleared"), before=_to_the_reaper),
     "misstarts": Scenario(
         role="attempt",
         follow_ups=_WORKER,
@@ -238,7 +240,7 @@ def run(combination: Combination) -> Findings:
             with observer.watching():
                 with _renewed(house):
                     scenario.before(house)
-                if combination.follow_up == "thawed":
+                if combination.follow_up.startswith("thawed"):
                     _freeze(house, scenario, combination)
                 else:
                     with _renewed(house) if scenario.role != "reap" else contextlib.nullcontext():
@@ -302,12 +304,15 @@ def _renewed(house: House) -> Iterator[None]:
 
 def _freeze(house: House, scenario: Scenario, combination: Combination) -> None:
     """Stop the process at the shot; have another take its place; then let the first go on, in the middle of that."""
+    generation = scenario.generation + (combination.follow_up == "thawed_cleared")
     first = _victim(house, scenario).start(shot=combination.shot, number=signal.SIGSTOP)
     first.wait_until_it_stands_still()
     if scenario.role == "trigger":
         second = house.actor("go_on", owner=scenario.owner, generation=scenario.generation).start()
     else:
-        second = house.actor("attempt", owner="try-3", generation=scenario.generation).start()
+        if generation > scenario.generation:
+            (house.root / "cleared").touch()
+        second = house.actor("attempt", owner="try-3", generation=generation).start()
         wait_until(lambda: _has_begun(house, "try-3") or not second.process.is_alive(), LIMIT_S)
     first.thaw()
     (house.root / "hold").unlink(missing_ok=True)

@@ -281,6 +281,7 @@ def _evaluation_to_the_reaper(house: CrashHouse) -> None:
     house.lasts_s = None
     _into_an_evaluation(house)
     _hang(house)
+    house.lasts_s = 20.0
 
 
 def _reap(house: CrashHouse) -> list[str]:
@@ -338,7 +339,7 @@ SCENARIOS: dict[str, Scenario] = {
     "evaluation_stopped": Scenario(
         before=_into_an_evaluation,
         act=lambda house: house.release(),
-        follow_ups=("retried", "cleared", "failed", "left", "hung"),
+        follow_ups=("retried", "cleared", "failed", "left", "hung", "thawed_cleared"),
         house=EvaluationHouse,
     ),
     "evaluation_reaped": Scenario(

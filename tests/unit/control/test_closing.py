@@ -83,3 +83,22 @@ def test_release_is_not_recorded_in_a_generation_that_opened_meanwhile(
     assert not any(isinstance(event, ev.Released) for event in house.journal.read())
     assert len(house.live()) == 1
     assert not house.driver().state().released
+
+
+def test_a_teardown_that_stood_still_leaves_a_run_alone_that_was_begun_anew_meanwhile(
+    house: SimHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = closing(house)
+    end = driver._end_for_release
+
+    def stand_still(*arguments: object) -> object:
+        if house.driver().state().asked_generation == 0:
+            house.clock.sleep(60.0)
+            house.driver(generation=1, owner="try-2", owner_since_s=house.clock.now_s()).start()
+        return end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driver, "_end_for_release", stand_still)
+    with pytest.raises(MovedOnError, match="begun anew after this teardown had set out"):
+        driver.release()
+    assert [handle.key.generation for handle in house.live()] == [2]
+    assert closing(house).release() == (f"{RUN}-g2-a1",)

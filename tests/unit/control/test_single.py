@@ -428,3 +428,20 @@ def test_launch_noted_by_an_older_generation_while_a_later_one_began_is_given_up
     assert isinstance(bench.worker(generation=1).start(), Failed)
     assert [handle.key.generation for handle in bench.live()] == [2]
     assert not bench.house.engine.num_live_ranks(GangHandle(engine="sim", key=older, native_id=older.name))
+
+
+def test_a_clean_up_that_stood_still_spares_the_generation_that_began_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(SimRankScript(lasts_s=None), tree=tree_of(1, 2))
+    bench.worker(generation=1).start()
+    abandon = bench.house.engine.abandon
+
+    def stand_still(key: AttemptKey) -> bool:
+        monkeypatch.undo()
+        bench.worker(generation=2).start()
+        return abandon(key)
+
+    monkeypatch.setattr(bench.house.engine, "abandon", stand_still)
+    bench.stop_all()
+    assert [handle.key.generation for handle in bench.live()] == [2]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError, SpecError
 from airflow_llmsched.provider import run_files
@@ -14,7 +16,8 @@ from tests.support.pipeline import python_sleeping
 
 
 def _release(pipeline, **changes):
-    return release_run(pipeline.scope, **{"engine": "local", "engine_options": pipeline.options, **changes})
+    arguments = {"engine": "local", "engine_options": pipeline.options, "since_s": time.time()}
+    return release_run(pipeline.scope, **{**arguments, **changes})
 
 
 def test_an_evaluation_that_still_runs_is_stopped_too(make_pipeline):
@@ -111,3 +114,13 @@ def test_when_neither_can_be_asked_both_are_told(slow, sim_cloud, monkeypatch):
 
 def _no_engine(*_arguments):
     raise CouldNotLookError("engine down")
+
+
+def test_a_teardown_that_set_out_before_the_run_was_begun_anew_leaves_it_alone(slow, sim_cloud):
+    slow.run("provision")
+    slow.defer("run_gang")
+    with pytest.raises(MovedOnError):
+        _release(slow, since_s=time.time() - 3600.0)
+    assert len(slow.live()) == 1
+    assert sim_cloud.billed()
+    _release(slow)
