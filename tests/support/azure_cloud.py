@@ -111,3 +111,11 @@ class AzureCloudHarness(CloudHarness):
 
     def preempt(self, node: NodeId) -> None:
         self.server.evict(node)
+
+
+class LitteredAzureHarness(AzureCloudHarness):
+    """Machines leave a disk, an interface and an address behind when their scale set goes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.server.leaves_behind = True

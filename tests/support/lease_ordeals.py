@@ -9,7 +9,7 @@ from functools import partial
 
 from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.aws_cloud import LitteredAwsHarness
-from tests.support.azure_cloud import AzureCloudHarness
+from tests.support.azure_cloud import LitteredAzureHarness
 from tests.support.cloud_faults import FaultPlan
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness, TpuHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
@@ -18,7 +18,7 @@ from tests.support.sim_cloud import SimCloudHarness
 
 CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
     "aws": LitteredAwsHarness,
-    "azure": AzureCloudHarness,
+    "azure": LitteredAzureHarness,
     "gcp": GcpCloudHarness,
     "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
     "gcp-tpu": TpuHarness,

@@ -235,6 +235,4 @@ class AzureCloud:
         """Return the lease of which only parts are listed. A list may lag: the set itself is asked for by name."""
         row = self._sets.get(name)
         lease = None if row is None else self._lease(row, [])
-        said = view.said_by(rows[0])
-        assert said is not None
-        return lease or view.remains_of(said, [str(each["id"]) for each in rows])
+        return lease or view.remains_of(rows)

@@ -21,6 +21,7 @@ from airflow_llmsched.domain.identity import LeaseKey, NodeId
 from airflow_llmsched.domain.lease import Lease, LeasedNode, LeasedNodeState, LeaseId, LeaseState
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import InternalError
 
 Row = Mapping[str, Any]
 
@@ -99,10 +100,18 @@ def pending(said: LeaseTags) -> Lease:
     return _bare(said)
 
 
-def remains_of(said: LeaseTags, leftovers: Sequence[str]) -> Lease:
-    """Return the lease of which only ``leftovers`` are left."""
+def remains_of(rows: Sequence[Row]) -> Lease:
+    """Return the lease of which only the parts ``rows`` are left. The one that says most speaks for all.
+
+    Raises ``InternalError`` when none is ours.
+    """
+    said = [each for each in map(said_by, rows) if each is not None]
+    if not said:
+        raise InternalError("what is left of a lease says not of which")
+    best = max(said, key=lambda each: (each.origin is not None, each.expires_at_s))
     reason = "its machines are gone, but not all that came with them"
-    return replace(_bare(said), state=LeaseState.BROKEN, leftovers=tuple(leftovers), reason=reason)
+    leftovers = tuple(str(row["id"]) for row in rows)
+    return replace(_bare(best), state=LeaseState.BROKEN, leftovers=leftovers, reason=reason)
 
 
 def is_loose(row: Row) -> bool:

@@ -135,9 +135,15 @@ def test_ids_lead_to_sets_and_back() -> None:
 
 
 def test_what_is_left_when_the_machines_are_gone_is_a_broken_lease_of_leftovers() -> None:
-    lease = view.remains_of(said(), ["/disks/a"])
-    assert (lease.state, lease.nodes, lease.leftovers) == (LeaseState.BROKEN, (), ("/disks/a",))
-    assert lease.expires_at_s == said().expires_at_s
+    bare = {"id": "/disks/a", "name": f"{NAME}_0_OsDisk"}
+    tagged = {"id": "/nics/b", "name": "b", "tags": to_tags(said())}
+    for rows in ([bare, tagged], [tagged, bare]):
+        lease = view.remains_of(rows)
+        assert (lease.state, lease.nodes, set(lease.leftovers)) == (LeaseState.BROKEN, (), {"/disks/a", "/nics/b"})
+        assert (lease.origin, lease.expires_at_s) == (said().origin, said().expires_at_s)
+    assert view.remains_of([bare]).origin is None
+    with pytest.raises(InternalError):
+        view.remains_of([{"id": "/disks/c", "name": "c"}])
 
 
 @pytest.mark.parametrize(

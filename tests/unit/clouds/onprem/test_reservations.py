@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from airflow_llmsched.clouds.onprem import reservations
 from airflow_llmsched.clouds.onprem.fleet import Reservation
 from airflow_llmsched.clouds.onprem.reservations import Reservations
 from airflow_llmsched.domain.identity import LeaseKey, NodeId, RunKey
+from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
@@ -27,6 +29,7 @@ from airflow_llmsched.errors import (
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.ports import ObjectInfo
 from airflow_llmsched.sim.clock import VirtualClock
+from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.fleet_worker import POOL, choose
 from tests.support.memory_store import MemoryStore
 from tests.support.source import ROOT
@@ -315,6 +318,43 @@ def test_however_processes_interleave_no_node_is_reserved_twice_and_nothing_told
         assert name in crowd.freed or fleet.reserved[name].nodes == held.nodes
     crowd.house.open().compact()
     assert crowd.house.open().fleet().reserved == fleet.reserved
+
+
+def test_whatever_effect_a_process_dies_at_the_next_one_goes_on() -> None:
+    """Records, snapshots, what they replace, and a record that is taken back: all of them are passed."""
+    passed: set[str] = set()
+    for fatal in itertools.count(1):
+        house, points = House(snapshot_every=3), CrashPoints(fatal)
+        with listening(points), suppress(WorkerDied):
+            _live(house)
+        house.store.before_create = lambda _key: None
+        passed |= set(points.passed)
+        fleet = house.open().fleet()
+        for rental in range(1, 9):
+            held = [] if key(rental).name in fleet.used_up else [*house.reserve(rental).nodes]
+            assert set(held) <= set(NODES)
+            house.open().free(key(rental).name)
+        house.open().compact()
+        assert house.open().fleet().reserved == {}
+        if len(points.passed) < fatal:
+            break
+    names = ("append", "snapshot", "tidy", "take_back")
+    assert passed == {f"{side} reservations.{name}" for side in Side for name in names}
+
+
+def _live(house: House) -> None:
+    """One process stands still at its first record while another lives a whole life."""
+    slow = house.open()
+
+    def stand_still(_key: str) -> None:
+        house.store.before_create = lambda _key: None
+        for rental in range(2, 6):
+            house.open().extend(house.reserve(rental).name, until_s=5e9)
+            house.open().free(key(rental).name)
+
+    house.store.before_create = stand_still
+    house.reserve(1, by=slow)
+    house.open().free(key(1).name)
 
 
 @pytest.mark.timeout(240)
