@@ -84,6 +84,7 @@ class World:
     free: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     quota: dict[str, int] = field(default_factory=dict)
     refuse_fleet_with: str | None = None
+    shortage: str = "InsufficientInstanceCapacity"
     num_garbled: int = 0
     on_launch: Callable[[str, list[str]], None] | None = None
     hide_for_s: float = 0.0
@@ -248,7 +249,7 @@ class AwsProxy:
         if num_allowed < min(wanted, num_free):
             errors.append("MaxSpotInstanceCountExceeded" if kind == "spot" else "VcpuLimitExceeded")
         elif 0 < num_free < wanted:
-            errors.append("InsufficientInstanceCapacity")  # none free at all comes without a word: field case E5
+            errors.append(self.world.shortage)  # none free at all comes without a word: field case E5
         data = (
             self._launched(region, form, subnet_id, come)
             if come

@@ -27,6 +27,7 @@ from airflow_llmsched.errors import (
     CouldNotLookError,
     InternalError,
     LeaseGoneError,
+    LeftoverError,
     LlmschedError,
     QuotaError,
     SpecError,
@@ -40,6 +41,19 @@ _RENEW = EffectPoint("aws.tags.renew")
 
 MAX_FILTER_VALUES = 200
 """EC2's limit of values in one filter."""
+
+_LISTS = {
+    "templates": ("describe_launch_templates", "LaunchTemplates"),
+    "requests": ("describe_spot_instance_requests", "SpotInstanceRequests"),
+    "groups": ("describe_placement_groups", "PlacementGroups"),
+    "volumes": ("describe_volumes", "Volumes"),
+    "interfaces": ("describe_network_interfaces", "NetworkInterfaces"),
+}
+"""What is listed beside instances, each by one call."""
+_EVENTFUL = [{"Name": "event.code", "Values": sorted(EVENTS)}]
+_CORE = ("templates", "requests")
+_RENTED = (*_CORE, "groups")
+_EVERYTHING = tuple(_LISTS)
 
 
 class AwsCloud:
@@ -86,7 +100,7 @@ class AwsCloud:
         """Rent all or none, in one zone, by one fleet request under the key's token. Raises as ``Cloud.acquire``."""
         pool = offer.pool
         self._check(pool, num_nodes)
-        there = self._listed(pool.region, key.name)
+        there = self._listed(pool.region, key.name, kinds=_RENTED)
         if there is not None:
             found = self._rented(there)
             if found is not None:
@@ -105,7 +119,7 @@ class AwsCloud:
         try:
             answer = creating.create(self._client, rental, until_s=until_s, consistency_s=self.consistency_s)
         except AwsError as error:
-            self._refused(error, rental)
+            self._refused(error, rental, is_ours=there is None)
         except AbandonedError:
             self._remove(rental)
             raise
@@ -124,7 +138,7 @@ class AwsCloud:
         found: dict[LeaseId, Lease] = {}
         for region, names in _by_region(ids).items():
             for part in _parts(names, MAX_FILTER_VALUES):
-                listed = self._look(region, _named(part), is_deep=False)
+                listed = self._look(region, _named(part), kinds=_CORE, has_events=True)
                 found.update({each: one.lease for each, one in listed.items()})
         return {each: found[each] for each in ids if each in found}
 
@@ -139,9 +153,9 @@ class AwsCloud:
         return sorted(found, key=lambda lease: lease.id)
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
-        """Write the expiry into the tags of all that the lease consists of. Raises as ``Cloud.renew``."""
+        """Write the expiry into the tags of the instances and the template. Raises as ``Cloud.renew``."""
         region, name = _split(lease.id)
-        there = self._listed(region, name)
+        there = self._listed(region, name, kinds=_CORE)
         if there is None or not there.instance_ids:
             young = there is not None and there.lease.state is LeaseState.PENDING
             if young or (there is None and lease.state is LeaseState.PENDING):
@@ -183,18 +197,20 @@ class AwsCloud:
         return lease if lease.gone or len(lease.nodes) >= lease.num_nodes else None
 
     def _rental(self, said: LeaseTags) -> Rental:
-        pool = said.pool
+        pool, written = said.pool, tagging.write(said)
         reservation = None
         if pool.capacity_type is CapacityType.RESERVED:
             held = self._market.reservation(pool, num_nodes=said.num_nodes)
             reservation = Reservation(id=held.id, is_block=held.is_block)
+            if held.is_block and held.ends_at_s is not None:
+                written[tagging.BLOCK_ENDS] = tagging.expiry(held.ends_at_s)
         return Rental(
             name=render.resource_name(said.key.name),
             pool=pool,
             num_nodes=said.num_nodes,
             shape=self._market.shape(pool.region, pool.shape),
             subnet_id=self._market.subnet(pool),
-            tags=tagging.write(said),
+            tags=written,
             options=self._options,
             reservation=reservation,
         )
@@ -211,15 +227,19 @@ class AwsCloud:
             is_whole=True,
         )
 
-    def _refused(self, error: AwsError, rental: Rental) -> NoReturn:
-        """Remove what there is already, and raise what EC2's refusal means."""
+    def _refused(self, error: AwsError, rental: Rental, *, is_ours: bool) -> NoReturn:
+        """Remove the names that there are already, and raise what EC2's refusal means.
+
+        A call that was not taken says nothing about what another process began under the key: that stays.
+        """
         if error.meant in (Reaction.UNKNOWN, Reaction.CLASH):
             raise CouldNotLookError(f"it is unknown what was rented: {error}. Repeat the call, or release") from error
-        try:
-            self._remove(rental)
-        except TransientError as unremoved:
-            # Only names are left, which cost nothing: they are found under the run, and go with a release.
-            log.warning("names of lease %s are left: %s", rental.name, unremoved)
+        if is_ours or error.meant is not Reaction.AGAIN:
+            try:
+                self._remove(rental)
+            except (TransientError, LeftoverError) as unremoved:
+                # No instance has come. Names cost nothing: they are found under the run, and go with a release.
+                log.warning("names of lease %s are left: %s", rental.name, unremoved)
         raise _meaning(error.meant, error.code, str(error), rental) from error
 
     def _incomplete(self, answer: creating.Answer, rental: Rental) -> NoReturn:
@@ -227,6 +247,8 @@ class AwsCloud:
         self._remove(rental, came=answer.instance_ids)
         num_came, pool = len(answer.instance_ids), rental.pool
         meant, code = refusal(answer.codes)
+        if meant not in (Reaction.QUOTA, Reaction.FIX, None):
+            meant = Reaction.WAIT  # whatever kept the others: the token is used up, and so is this key
         said = f"{num_came} of {rental.num_nodes} nodes of {pool.shape} came in {pool.zone}, and were removed"
         raise _meaning(meant, code, f"{said}: {answer.said}", rental)
 
@@ -241,16 +263,22 @@ class AwsCloud:
 
     # Looking
 
-    def _listed(self, region: str, key_name: str) -> Seen | None:
-        """Return all that is listed under one key's name, disks and interfaces included; None: nothing."""
-        found = self._look(region, _named([key_name]), is_deep=True)
+    def _listed(self, region: str, key_name: str, *, kinds: Sequence[str] = _EVERYTHING) -> Seen | None:
+        """Return what is listed under one key's name; None: nothing."""
+        found = self._look(region, _named([key_name]), kinds=kinds)
         return next(iter(found.values()), None)
 
     def _left(self, filters: list[dict[str, Any]]) -> list[Lease]:
-        found = [one for region in self._options.regions for one in self._look(region, filters, is_deep=True).values()]
+        found = [
+            one for region in self._options.regions for one in self._look(region, filters, kinds=_EVERYTHING).values()
+        ]
         return [one.lease for one in found if one.is_left]
 
-    def _look(self, region: str, filters: list[dict[str, Any]], *, is_deep: bool) -> dict[LeaseId, Seen]:
+    def _look(
+        self, region: str, filters: list[dict[str, Any]], *, kinds: Sequence[str], has_events: bool = False
+    ) -> dict[LeaseId, Seen]:
+        """Return the leases that pass the filters: their instances, what else of ``kinds`` there is, and events."""
+
         def rows(operation: str, field: str, filters: list[dict[str, Any]] = filters) -> list[dict[str, Any]]:
             return self._client.rows(operation, field, region=region, Filters=filters)
 
@@ -258,16 +286,8 @@ class AwsCloud:
         return seen.leases(
             Rows(
                 instances=[row for each in reservations for row in each.get("Instances", ())],
-                templates=rows("describe_launch_templates", "LaunchTemplates"),
-                requests=rows("describe_spot_instance_requests", "SpotInstanceRequests"),
-                groups=rows("describe_placement_groups", "PlacementGroups") if is_deep else (),
-                volumes=rows("describe_volumes", "Volumes") if is_deep else (),
-                interfaces=rows("describe_network_interfaces", "NetworkInterfaces") if is_deep else (),
-                statuses=()
-                if is_deep
-                else rows(
-                    "describe_instance_status", "InstanceStatuses", [{"Name": "event.code", "Values": sorted(EVENTS)}]
-                ),
+                statuses=rows("describe_instance_status", "InstanceStatuses", _EVENTFUL) if has_events else (),
+                **{kind: rows(*_LISTS[kind]) for kind in kinds},
             ),
             region=region,
             now_s=self._client.clock.now_s(),

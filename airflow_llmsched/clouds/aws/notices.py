@@ -15,6 +15,9 @@ from airflow_llmsched.domain.lease import NodeNotice, NoticeKind
 SPOT_NOTICE_S = 120.0
 """From a spot interruption's announcement to the interruption (EC2 user guide, "interruption notices")."""
 
+BLOCK_NOTICE_S = 600.0
+"""How long before it takes a capacity block's instances EC2 says so on EventBridge; we go by the block's own end."""
+
 _TAGS = ((NoticeKind.INTERRUPTION, tags.INTERRUPTION), (NoticeKind.REBALANCE, tags.REBALANCE))
 _RANK = {NoticeKind.REBALANCE: 0, NoticeKind.MAINTENANCE: 1, NoticeKind.INTERRUPTION: 2}
 _DONE = re.compile(r"\[(Completed|Canceled)\]")
@@ -64,6 +67,14 @@ def tagged(written: Mapping[str, str]) -> list[NodeNotice]:
         for kind, name in _TAGS
         if name in written
     ]
+
+
+def of_block(written: Mapping[str, str], *, now_s: float) -> NodeNotice | None:
+    """Return what is due to be announced about an instance of a capacity block: that the block is about to end."""
+    ends_at_s = tags.number(written, tags.BLOCK_ENDS)
+    if not ends_at_s or now_s < ends_at_s - BLOCK_NOTICE_S:
+        return None
+    return NodeNotice(kind=NoticeKind.INTERRUPTION, effective_at_s=ends_at_s)
 
 
 def of_request(row: Mapping[str, Any]) -> NodeNotice | None:

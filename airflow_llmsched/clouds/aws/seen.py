@@ -41,7 +41,7 @@ class Seen:
     template_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
     named_ids: tuple[str, ...] = ()
-    """Ids of the template and the group, which carry the expiry, too."""
+    """Ids of the template and, where it was asked for, the group: they carry the expiry, too."""
 
     @property
     def is_left(self) -> bool:
@@ -99,7 +99,7 @@ def _seen(
     nodes = tuple(
         sorted(
             (
-                _node(row, requests.get(row["InstanceId"], {}), events.get(row["InstanceId"], {}))
+                _node(row, requests.get(row["InstanceId"], {}), events.get(row["InstanceId"], {}), now_s=now_s)
                 for row in pile.instances
             ),
             key=lambda node: node.id,
@@ -148,10 +148,12 @@ def _state(seen: Seen, *, is_young: bool) -> tuple[LeaseState, str]:
     return LeaseState.ACTIVE, ""
 
 
-def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[str, Any]) -> LeasedNode:
+def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[str, Any], *, now_s: float) -> LeasedNode:
+    written = tags.unpaired(row.get("Tags", ()))
     announced = [
         notices.of_request(request),
-        *notices.tagged(tags.unpaired(row.get("Tags", ()))),
+        notices.of_block(written, now_s=now_s),
+        *notices.tagged(written),
         *notices.scheduled(events),
     ]
     return LeasedNode(
@@ -160,6 +162,7 @@ def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[st
             row["State"]["Name"],
             reason=row.get("StateReason", {}).get("Code", ""),
             request_status=request.get("Status", {}).get("Code", ""),
+            is_block_over=0.0 < tags.number(written, tags.BLOCK_ENDS) <= now_s,
         ),
         address=row.get("PrivateIpAddress", ""),
         notice=notices.weightiest(announced),

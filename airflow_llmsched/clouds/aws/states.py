@@ -181,8 +181,10 @@ DETAIL_TYPES = {
 """EventBridge's ``detail-type`` of what is announced about one instance."""
 
 
-def node_state(state: str, *, reason: str, request_status: str = "") -> LeasedNodeState:
+def node_state(state: str, *, reason: str, request_status: str = "", is_block_over: bool = False) -> LeasedNodeState:
     """Return an instance's state; ``reason`` is its state reason's code, ``request_status`` its spot request's.
+
+    What is gone once its capacity block ``is_block_over`` was taken with it.
 
     Raises ``InternalError`` for a state that EC2 does not have. For a reason that is new to us the node is lost.
     """
@@ -192,7 +194,7 @@ def node_state(state: str, *, reason: str, request_status: str = "") -> LeasedNo
         raise InternalError(
             f"EC2 calls an instance {state!r}: airflow_llmsched.clouds.aws.states does not know the word"
         )
-    if reason in _TAKEN_REASONS or request_status in _TAKEN_STATUSES:
+    if is_block_over or reason in _TAKEN_REASONS or request_status in _TAKEN_STATUSES:
         return LeasedNodeState.PREEMPTED
     if reason not in _OTHER_REASONS:
         log.warning("EC2 ended an instance for %r, which is a new reason to us: it counts as lost", reason)

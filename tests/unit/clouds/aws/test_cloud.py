@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 import botocore.session
@@ -79,6 +80,64 @@ def test_a_refusal_of_the_whole_fleet_leaves_no_name_behind_where_it_is_known(
     if kind is not CouldNotLookError:
         assert list(harness.reopen().find(RUN)) == []
         assert harness.proxy.world.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("InsufficientInstanceCapacity", CapacityError),
+        ("InternalError", CapacityError),
+        ("RequestLimitExceeded", CapacityError),
+        ("MaxSpotInstanceCountExceeded", QuotaError),
+        ("InvalidParameterValue", SpecError),
+        ("MoonPhaseUnfavourable", InternalError),
+    ],
+)
+def test_what_an_error_list_says_is_raised_once_what_came_is_removed(
+    harness: AwsCloudHarness, code: str, kind: type[Exception]
+) -> None:
+    """Field case E1: ids and an error in one answer."""
+    harness.run_short(harness.offer(), num_nodes=1)
+    harness.proxy.world.shortage = code
+    with pytest.raises(kind, match=f"1 of 2 nodes.*{code}"):
+        acquire(harness)
+    assert harness.billed() == frozenset()
+    assert list(harness.reopen().find(RUN)) == []
+
+
+def test_a_request_that_is_only_throttled_takes_its_own_names_away_and_no_one_else_s(harness: AwsCloudHarness) -> None:
+    harness.plan.order(CloudFault.THROTTLED, num_calls=1000, kinds=frozenset({CallKind.CREATE}))
+    with pytest.raises(TransientError, match="nothing was rented"):
+        acquire(harness)
+    assert list(harness.cloud.find(RUN)) == []
+
+    def die(point: str, side: Side) -> None:
+        if (point, side) == ("aws.fleet.create", Side.BEFORE):
+            raise KeyboardInterrupt
+
+    listen(die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            acquire(harness, rental=2)
+    finally:
+        listen(None)
+    with pytest.raises(TransientError, match="nothing was rented"):
+        acquire(harness, rental=2, cloud=harness.reopen())
+    assert [lease.key for lease in harness.cloud.find(RUN)] == [lease_key(2)]
+    harness.throttle(num_calls=0)
+    harness.plan.order(CloudFault.THROTTLED, num_calls=0, kinds=frozenset({CallKind.CREATE}))
+    assert len(acquire(harness, rental=2).nodes) == 2
+
+
+def test_names_that_can_not_be_removed_hide_no_refusal(
+    harness: AwsCloudHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.proxy.world.refuse_fleet_with = "UnfulfillableCapacity"
+    harness.proxy.world.denied.add("DeleteLaunchTemplate")
+    with pytest.raises(CapacityError):
+        acquire(harness)
+    assert "names of lease" in caplog.text
+    assert [lease.key for lease in harness.cloud.find(RUN)] == [lease_key()]
 
 
 def test_a_permission_that_is_missing_stops_before_anything_is_billed(harness: AwsCloudHarness) -> None:
@@ -207,8 +266,11 @@ def test_a_reservation_is_rented_in_by_its_id(harness: AwsCloudHarness) -> None:
     (form,) = [form for action, form in harness.proxy.world.bodies if action == "CreateFleet"]
     assert form["TargetCapacitySpecification.DefaultTargetCapacityType"] == "capacity-block"
     (found,) = harness.cloud.find(RUN)
-    assert (found.id, found.pool) == (lease.id, offer.pool)
+    assert (found.id, found.pool, found.interrupted_at_s) == (lease.id, offer.pool, None)
     assert harness.proxy.world.groups == {}
+    taken_at_s = datetime(2026, 12, 2, 11, tzinfo=UTC).timestamp()
+    harness.advance(taken_at_s - 300.0 - harness.now_s())
+    assert harness.cloud.leases([lease.id])[lease.id].interrupted_at_s == taken_at_s
     with pytest.raises(CapacityError, match="no reservation"):
         acquire(harness, rental=2, offer=offer, num_nodes=5)
 

@@ -66,6 +66,14 @@ def test_a_spot_request_that_is_marked_announces_too() -> None:
     assert notices.of_request({}) is None
 
 
+def test_the_end_of_a_capacity_block_is_announced_when_it_is_near() -> None:
+    written = {tags.BLOCK_ENDS: "10000"}
+    assert notices.of_block(written, now_s=10_000.0 - notices.BLOCK_NOTICE_S - 1.0) is None
+    near = NodeNotice(kind=NoticeKind.INTERRUPTION, effective_at_s=10_000.0)
+    assert notices.of_block(written, now_s=10_000.0 - notices.BLOCK_NOTICE_S) == near
+    assert notices.of_block({}, now_s=10_000.0) is None
+
+
 def test_scheduled_events_are_announced_until_they_are_over() -> None:
     at = datetime.fromtimestamp(AT_S, UTC)
     row = {

@@ -149,6 +149,11 @@ def test_a_node_that_was_taken_is_told_from_one_that_was_lost(
     assert node_state(state, reason=reason, request_status=status) is expected
 
 
+def test_what_is_gone_after_its_capacity_block_was_taken_with_it() -> None:
+    assert node_state("terminated", reason="", is_block_over=True) is LeasedNodeState.PREEMPTED
+    assert node_state("running", reason="", is_block_over=True) is LeasedNodeState.RUNNING
+
+
 def test_a_state_that_ec2_does_not_have_is_loud() -> None:
     with pytest.raises(InternalError, match="'hibernating'"):
         node_state("hibernating", reason="")
