@@ -125,13 +125,28 @@ class GcpCloudHarness(CloudHarness):
         raise NotImplementedError("Google announces nothing to those outside of the machine")
 
 
-class TpuHarness(GcpCloudHarness):
-    """Slices of TPUs, of one kind."""
+class QueueHarness(GcpCloudHarness):
+    """Machines that are queued for. A shortage is over after ``shortage_s``; None: never."""
 
-    def __init__(self, **tpu: Any) -> None:
+    def __init__(self, *, shortage_s: float | None = None) -> None:
+        super().__init__(queued_shapes=[SHAPE])
+        self._shortage_s = shortage_s
+
+    def run_short(self, offer: Offer, *, num_nodes: int) -> None:
+        super().run_short(offer, num_nodes=num_nodes)
+        if self._shortage_s is not None:
+            self.world.after(self._shortage_s, lambda: super(QueueHarness, self).run_short(offer, num_nodes=8))
+
+
+class TpuHarness(GcpCloudHarness):
+    """Slices of TPUs, of one kind. A shortage is over after ``shortage_s``; None: never."""
+
+    def __init__(self, *, shortage_s: float | None = None, **tpu: Any) -> None:
         made_of = {"runtime_version": "v2-alpha-tpuv5-lite", "queue_s": 0.0, **tpu}
         super().__init__(tpu=made_of, tpu_zones=[ZONE, SPOT_ZONE])
-        self.world.tpus.rooms = {(zone, TPU): 8 for zone in (ZONE, SPOT_ZONE)}
+        self._shortage_s = shortage_s
+        self._rooms = self.world.tpus.rooms
+        self._rooms.update({(zone, TPU): 8 for zone in (ZONE, SPOT_ZONE)})
         self.world.tpus.types = {zone: [TPU, "v5litepod-4"] for zone in (ZONE, SPOT_ZONE)}
 
     def offer(self) -> Offer:
@@ -141,7 +156,16 @@ class TpuHarness(GcpCloudHarness):
         return replace(super().spot_offer(), pool=gcp_pool(SPOT_ZONE, CapacityType.SPOT, TPU))
 
     def run_short(self, offer: Offer, *, num_nodes: int) -> None:
-        self.world.tpus.rooms[offer.pool.zone, offer.pool.shape] = num_nodes
+        place = offer.pool.zone, offer.pool.shape
+        self._rooms[place] = num_nodes
+        if self._shortage_s is not None:
+            self.world.after(self._shortage_s, lambda: self._rooms.update({place: 8}))
+
+    def leave_parts(self) -> None:
+        """Have requests vanish from under their slices."""
+        for name, row in list(self.world.tpus.queued.items()):
+            if row["state"]["state"] in ("ACTIVE", "SUSPENDED"):
+                self.world.tpus.queued.pop(name)
 
 
 def server_url(path: str) -> str:

@@ -96,7 +96,7 @@ class TpuWorld:
         assert params.get("force") == "true" or not mine
 
         def end() -> None:
-            self.queued.pop(name)
+            self.queued.pop(name, None)
             for each in mine:
                 self._drop_slice(each)
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import inspect
+import re
 import tomllib
 from dataclasses import replace
 from typing import Any
@@ -7,8 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.clouds.gcp.cloud import GcpCloud
+from airflow_llmsched.clouds.gcp.render import Machine
+from airflow_llmsched.clouds.gcp.tpu_words import Slice
 from airflow_llmsched.domain.capacity import Pool, Requirement, ShapeNeed
-from airflow_llmsched.errors import SpecError
+from airflow_llmsched.errors import CapacityError, SpecError
 from airflow_llmsched.ports import CloudFeature
 from airflow_llmsched.registry import AdapterGroup
 from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
@@ -91,3 +97,91 @@ def test_an_unknown_shape_is_offered_by_nobody(harness: GcpCloudHarness) -> None
     assert harness.cloud.offers(need) == []
     assert harness.cloud.offers(Requirement(by_shape={})) == []
     assert harness.cloud.offers(replace(need, by_shape={SHAPE: ShapeNeed(num_nodes=1, work_s=1.0)}))
+
+
+PAGE = (ROOT / "docs" / "howto" / "rent-on-gcp.md").read_text()
+VERB = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "patch": "update", "cancel": "update"}
+RESOURCE = {
+    "regionInstanceTemplates": "instanceTemplates",
+    "instanceGroupManagerResizeRequests": "instanceGroupManagers",
+    "queuedResources": "queuedresources",
+    "acceleratorTypes": "acceleratortypes",
+}
+IMPLIED = {
+    "compute.instanceGroupManagers.create": {"compute.instanceGroups.create", "compute.instanceGroupManagers.use"},
+    "compute.instanceGroupManagers.delete": {"compute.instanceGroups.delete"},
+    "compute.instanceTemplates.create": {"compute.instanceTemplates.useReadOnly", "compute.instanceTemplates.get"},
+    "tpu.queuedresources.create": {"tpu.nodes.create"},
+    "compute.instances.create": {
+        "compute.disks.create",
+        "compute.disks.setLabels",
+        "compute.images.useReadOnly",
+        "compute.instances.setLabels",
+        "compute.instances.setMetadata",
+        "compute.instances.setServiceAccount",
+        "compute.instances.setTags",
+        "compute.networks.use",
+        "compute.resourcePolicies.use",
+        "compute.subnetworks.use",
+        "compute.subnetworks.useExternalIp",
+    },
+}
+"""What Google asks for beside the permission that a call is named after. Some of it we never use in another way."""
+
+
+def calls_of(harness: GcpCloudHarness) -> set[str]:
+    """Return what is called by all that is done with leases, also where disks stay and requests are gone."""
+    lease = harness.cloud.acquire(
+        harness.offer(), key=lease_key(), origin=origin(), num_nodes=2, until_s=harness.now_s() + LEASE_S
+    )
+    harness.wait(lambda: bool(harness.cloud.leases([lease.id])[lease.id].nodes))
+    harness.advance(120.0)
+    for row in harness.world.tpus.nodes.values():
+        row["_listed_s"] = harness.now_s() + 60.0
+    harness.cloud.leases([lease.id])
+    harness.advance(60.0)
+    harness.cloud.renew(lease, until_s=harness.now_s() + 9 * LEASE_S)
+    harness.preempt(harness.cloud.leases([lease.id])[lease.id].nodes[0].id)
+    harness.cloud.find_all()
+    harness.cloud.offers(Requirement(by_shape={lease.pool.shape: ShapeNeed(num_nodes=1, work_s=1.0)}))
+    harness.leave_parts()
+    harness.cloud.release(lease.id)
+    second = harness.cloud.acquire(
+        harness.spot_offer(), key=lease_key(2), origin=origin(), num_nodes=1, until_s=harness.now_s() + LEASE_S
+    )
+    harness.cloud.release(second.id)
+    harness.run_short(harness.offer(), num_nodes=0)
+    with contextlib.suppress(CapacityError):  # a queue waits instead, and is told not to
+        harness.cloud.acquire(
+            harness.offer(), key=lease_key(3), origin=origin(), num_nodes=1, until_s=harness.now_s() + LEASE_S
+        )
+    harness.cloud.release(harness.cloud.lease_id(harness.offer().pool, lease_key(3)))
+    return set(harness.server.calls)
+
+
+def test_the_role_in_the_docs_allows_exactly_what_is_called() -> None:
+    called: set[str] = set()
+    for made in (GcpCloudHarness(), GcpCloudHarness(queued_shapes=[SHAPE]), TpuHarness()):
+        try:
+            called |= calls_of(made)
+        finally:
+            made.close()
+    needed: set[str] = set()
+    for each in called:
+        resource, verb = each.split(".")
+        is_tpu = resource in ("queuedResources", "nodes", "acceleratorTypes", "operations")
+        service = "tpu" if is_tpu else "compute"
+        needed.add(f"{service}.{RESOURCE.get(resource, resource)}.{VERB.get(verb, verb)}")
+    for each in tuple(needed):
+        needed |= IMPLIED.get(each, set())
+    allowed = set(re.findall(r"- (compute\.\w+\.\w+)", PAGE))
+    for resource, verbs in re.findall(r"`(tpu\.\w+)\.((?:\w+`, `\.)*\w+)`", PAGE):
+        allowed |= {f"{resource}.{verb}" for verb in re.findall(r"\w+", verbs)}
+    assert allowed == needed
+
+
+def test_every_option_is_in_the_docs() -> None:
+    options = [*inspect.signature(GcpCloud).parameters, *(each.name for each in dataclasses.fields(Machine))]
+    options += [each.name for each in dataclasses.fields(Slice) if each.name != "service_account"]
+    missing = [each for each in options if f"`{each}`" not in PAGE]
+    assert missing == ["credentials", "clock"], "an object each: the text says what they are"
