@@ -125,19 +125,6 @@ class GcpCloudHarness(CloudHarness):
         raise NotImplementedError("Google announces nothing to those outside of the machine")
 
 
-class QueueHarness(GcpCloudHarness):
-    """Machines that are queued for. A shortage is over after ``shortage_s``; None: never."""
-
-    def __init__(self, *, shortage_s: float | None = None) -> None:
-        super().__init__(queued_shapes=[SHAPE])
-        self._shortage_s = shortage_s
-
-    def run_short(self, offer: Offer, *, num_nodes: int) -> None:
-        super().run_short(offer, num_nodes=num_nodes)
-        if self._shortage_s is not None:
-            self.world.after(self._shortage_s, lambda: super(QueueHarness, self).run_short(offer, num_nodes=8))
-
-
 class TpuHarness(GcpCloudHarness):
     """Slices of TPUs, of one kind. A shortage is over after ``shortage_s``; None: never."""
 

@@ -11,7 +11,7 @@ from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.aws_cloud import LitteredAwsHarness
 from tests.support.azure_cloud import LitteredAzureHarness
 from tests.support.cloud_faults import FaultPlan
-from tests.support.gcp_cloud import GcpCloudHarness, QueueHarness, TpuHarness
+from tests.support.gcp_cloud import SHAPE, GcpCloudHarness, TpuHarness
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, reap_after_expiry, undergo
 from tests.support.onprem_cloud import OnPremCloudHarness
 from tests.support.sim_cloud import SimCloudHarness
@@ -20,7 +20,7 @@ CLOUDS: Mapping[str, Callable[[], CloudHarness]] = {
     "aws": LitteredAwsHarness,
     "azure": LitteredAzureHarness,
     "gcp": GcpCloudHarness,
-    "gcp-queue": partial(QueueHarness, shortage_s=300.0),
+    "gcp-queue": partial(GcpCloudHarness, queued_shapes=[SHAPE]),
     "gcp-tpu": partial(TpuHarness, shortage_s=300.0),
     "onprem": OnPremCloudHarness,
     "sim": SimCloudHarness,
