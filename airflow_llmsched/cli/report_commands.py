@@ -77,8 +77,15 @@ def _cards(report: RunReport) -> list[tuple[str, str, str]]:
         ("training loss", words.loss(report.final_loss), "last step kept"),
         ("held-out loss", words.loss(result.loss if result else None), gate),
         ("step time", words.duration(report.step_s_median), f"p95 {words.duration(report.step_s_p95)}"),
-        ("cost", words.money(report.usd), _cost_words(report)),
+        ("cost of launches" if report.num_rentals else "cost", words.money(report.usd), _cost_words(report)),
+        *_rented(report),
     ]
+
+
+def _rented(report: RunReport) -> list[tuple[str, str, str]]:
+    if not report.num_rentals:
+        return []
+    return [("rented capacity", words.money(report.rented_usd), words.rented(report))]
 
 
 def _cost_words(report: RunReport) -> str:

@@ -90,9 +90,14 @@ class Rental:
     intent: RentalIntent
     end: RentalEnd | None = None
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether it is known that nothing was rented."""
+        return self.end is not None and self.end.ending is RentalEnding.REFUSED
+
     def cost_usd(self, now_s: float) -> float:
         """Return what it has cost at the offer's price, counted from the intent: an upper bound but for the price."""
-        if self.end is not None and self.end.ending is RentalEnding.REFUSED:
+        if self.was_refused:
             return 0.0
         until_s = now_s if self.end is None else self.end.at_s
         return max(0.0, until_s - self.intent.at_s) / HOUR_S * self.intent.num_nodes * self.intent.offer.usd_per_hour

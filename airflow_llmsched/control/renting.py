@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnding, RentalIntent
 from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud, plain_options
+from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.capacity import Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
@@ -143,10 +144,19 @@ class Renter:
             raise CouldNotLookError("; ".join(unseen))
         return tuple(dict.fromkeys(released))
 
+    def spend(self) -> Spend:
+        """Return what all rentals have cost by their offers' prices, and cost an hour now. Raises ``StoreError``."""
+        now_s, rentals = self._clock.now_s(), self._book.rentals()
+        return Spend(
+            usd=sum(rental.cost_usd(now_s) for rental in rentals),
+            usd_per_hour=sum(
+                each.intent.num_nodes * each.intent.offer.usd_per_hour for each in rentals if each.end is None
+            ),
+        )
+
     def spent_usd(self) -> float:
         """Return what all rentals have cost by their offers' prices. Raises ``StoreError``."""
-        now_s = self._clock.now_s()
-        return sum(rental.cost_usd(now_s) for rental in self._book.rentals())
+        return self.spend().usd
 
     def _take_up(self, wanted: Wanted) -> Lease | None:
         """Go on with what the purpose has in the book; give back whatever of it is of no use."""

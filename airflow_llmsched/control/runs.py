@@ -21,7 +21,7 @@ from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSumma
 from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
-from airflow_llmsched.control.spending import spent_usd, used_up_at_s
+from airflow_llmsched.control.spending import Spend, spent_usd, used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
@@ -96,8 +96,11 @@ class RunDriver:
         checkpoints: CheckpointFormat,
         open_channel: Callable[[str], RunChannel],
         clock: Clock,
+        rented: Callable[[], Spend] = Spend,
     ) -> None:
+        """``rented`` tells what the run has rented; it is asked only where the run has a budget."""
         self._context = context
+        self._rented = rented
         self._journal = journal
         self._clock = clock
         self._submitted: GangHandle | None = None
@@ -383,14 +386,21 @@ class RunDriver:
     def _is_spent(self, session: _Session) -> bool:
         """Whether the budget is used up, so that another launch would only overdraw it."""
         max_usd, now_s = self._context.workload.budget.max_usd, self._clock.now_s()
-        return max_usd is not None and spent_usd(history.attempts(session.events()), now_s=now_s) >= max_usd
+        if max_usd is None:
+            return False
+        launched_usd = spent_usd(history.attempts(session.events()), now_s=now_s)
+        return max(launched_usd, self._rented().usd) >= max_usd
 
     def _deadline(self, session: _Session) -> tuple[float | None, ev.DeadlineCause]:
         """Return when the run must end, and for want of what."""
         time_s, max_usd = self._context.deadline_s, self._context.workload.budget.max_usd
         if max_usd is not None:
-            launches = history.attempts(session.events())
-            money_s = used_up_at_s(launches, max_usd=max_usd, now_s=self._clock.now_s())
+            now_s, launches = self._clock.now_s(), history.attempts(session.events())
+            ends_s = [
+                used_up_at_s(launches, max_usd=max_usd, now_s=now_s),
+                self._rented().used_up_at_s(max_usd=max_usd, now_s=now_s),
+            ]
+            money_s = min((each for each in ends_s if each is not None), default=None)
             if money_s is not None and (time_s is None or money_s < time_s):
                 return money_s, ev.DeadlineCause.MONEY
         return time_s, ev.DeadlineCause.TIME

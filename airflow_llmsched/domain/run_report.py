@@ -136,6 +136,8 @@ class RunReport:
 
     ``attempts`` and all that is told of them are those of the last generation. Only ``usd`` is of all, like the budget:
     ``earlier_usd`` of it went to the ``num_earlier_attempts`` launches of generations before the last clear.
+    ``rented_usd`` is what the run's ``num_rentals`` rentals have cost at their offers' prices, from order to end,
+    whether a gang ran or not; no part of ``usd``, which is launches at list price; None when nothing was rented.
     ``mfu_ratio`` is model FLOP of the kept steps over what the ranks could have done in the same step time.
     """
 
@@ -158,6 +160,8 @@ class RunReport:
     notes: tuple[str, ...] = ()
     earlier_usd: float | None = 0.0
     num_earlier_attempts: int = 0
+    rented_usd: float | None = None
+    num_rentals: int = 0
 
     @property
     def lost_steps(self) -> tuple[int, ...]:

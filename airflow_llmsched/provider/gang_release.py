@@ -11,7 +11,8 @@ from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings
-from airflow_llmsched.provider.rentals import open_renter
+from airflow_llmsched.provider.metrics import gauge_rentals
+from airflow_llmsched.provider.rentals import open_book, open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 
 
@@ -33,8 +34,17 @@ def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
         is_over = False
         raise
     finally:
-        given_back = open_renter(scope).release() if is_over else ()
+        given_back = _give_back(scope) if is_over else ()
     return (*stopped, *given_back)
+
+
+def _give_back(scope: RunScope) -> tuple[str, ...]:
+    renter, book = open_renter(scope), open_book(scope)
+    try:
+        return renter.release()
+    finally:
+        if book.rentals():
+            gauge_rentals(scope.run_key, renter.spend(), num_open=len(book.open()))
 
 
 def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, op
 from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.rentals import open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
 from airflow_llmsched.registry import AdapterGroup, load
@@ -71,6 +72,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
         checkpoints=checkpoint_format(spec),
         open_channel=open_channel,
         clock=SystemClock(),
+        rented=open_renter(scope).spend,
     )
 
 

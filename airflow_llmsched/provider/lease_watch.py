@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from airflow_llmsched.control.clock import SystemClock
-from airflow_llmsched.control.lease_book import LeaseBook
 from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.lease import NoticeKind
@@ -24,6 +23,8 @@ from airflow_llmsched.errors import LlmschedError
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.clouds import open_cloud
 from airflow_llmsched.provider.executor import run_blocking
+from airflow_llmsched.provider.metrics import gauge_rentals
+from airflow_llmsched.provider.rentals import open_book, open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.threads import DaemonThreads
 
@@ -39,6 +40,9 @@ IDLE_PASS_EVERY_S = 300.0
 
 GATHER_S = 1.0
 """How long a pass waits for others to subscribe, so that a triggerer that starts with many makes few passes."""
+
+GAUGE_EVERY_S = 300.0
+"""How often metrics are set."""
 
 REOPEN_AFTER_S = 3600.0
 """Clouds are opened anew so often, and after any trouble: an Airflow connection may have got other credentials."""
@@ -58,6 +62,7 @@ class LeasePasses:
     def __init__(self) -> None:
         self._keeper: LeaseKeeper | None = None
         self._opened_s = 0.0
+        self._gauged_s = -GAUGE_EVERY_S
         self._said: dict[RunKey, frozenset[str]] = {}
         self._ordered_for: dict[RunKey, frozenset[NodeId]] = {}
 
@@ -69,6 +74,7 @@ class LeasePasses:
             for key, found in kept.items():
                 self._say(key, found)
                 self._order_checkpoint(runs[key], found)
+            self._gauge([runs[key] for key, found in kept.items() if found.num_open])
         except Exception:  # whatever an SDK may raise: the leases live on until they expire, and gangs go on
             log.exception("leases could not be kept; trying again in %.0f s", PASS_EVERY_S)
             self._keeper = None
@@ -82,7 +88,7 @@ class LeasePasses:
         if self._keeper is None or time.monotonic() >= self._opened_s + REOPEN_AFTER_S:
             self._keeper = LeaseKeeper(open_cloud=open_cloud, clock=SystemClock())
             self._opened_s = time.monotonic()
-        return self._keeper.keep([LeaseBook(each.scope.store(), key) for key, each in runs.items()])
+        return self._keeper.keep([open_book(each.scope) for each in runs.values()])
 
     def _say(self, run: RunKey, kept: Kept) -> None:
         """Log what is wrong, each thing once for as long as it lasts."""
@@ -111,6 +117,15 @@ class LeasePasses:
             log.warning("run %s: the checkpoint could not be ordered: %s", run, error)
         else:
             self._ordered_for[run] = announced
+
+    def _gauge(self, renting: Iterable[Watched]) -> None:
+        """Set the gauges of runs that rent, now and then: it takes reading their books once more."""
+        if time.monotonic() < self._gauged_s + GAUGE_EVERY_S:
+            return
+        self._gauged_s = time.monotonic()
+        for watched in renting:
+            spend = open_renter(watched.scope).spend()
+            gauge_rentals(watched.scope.run_key, spend, num_open=len(open_book(watched.scope).open()))
 
 
 def _announced(kept: Kept) -> frozenset[NodeId]:

@@ -67,9 +67,14 @@ def ask(request: CapacityRequest) -> Market:
     )
 
 
+def open_book(scope: RunScope) -> LeaseBook:
+    """Return the run's rentals."""
+    return LeaseBook(scope.store(), scope.run_key)
+
+
 def open_renter(scope: RunScope) -> Renter:
     """Return what rents for the run. Raises ``StoreError``."""
-    return Renter(LeaseBook(scope.store(), scope.run_key), open_cloud=open_cloud, clock=SystemClock())
+    return Renter(open_book(scope), open_cloud=open_cloud, clock=SystemClock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.gang_run import checkpoint_format, checkpoint_root
+from airflow_llmsched.provider.rentals import open_book
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files
 from airflow_llmsched.reports.build import ModelSpeed, build_report
@@ -46,6 +47,7 @@ def write_report(scope: RunScope, *, end_s: float) -> dict[str, Any]:
         "num_attempts": len(report.attempts),
         "ettr_ratio": round(report.ledger.ettr_ratio, 4),
         "usd": report.usd,
+        "rented_usd": report.rented_usd,
     }
 
 
@@ -80,6 +82,7 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         evaluation=evaluation,
         prices=_prices(launched),
         speed=_speed(spec, attempts),
+        rentals=open_book(scope).rentals(),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.control.lease_book import Rental
 from airflow_llmsched.control.ledger import build_ledger, end_s, launch_s, stalls
 from airflow_llmsched.control.lineage import AttemptSteps, attempt_steps, in_order
 from airflow_llmsched.domain.attempt import AttemptRecord
@@ -59,24 +60,24 @@ def build_report(
     evaluation: EvaluationResult | None = None,
     prices: PriceList | None = None,
     speed: ModelSpeed | None = None,
+    rentals: Iterable[Rental] = (),
 ) -> RunReport:
     """Put the report together; what is missing leaves a note, never an error.
 
     ``run_start_s`` to ``created_at_s`` are Unix seconds, ``run_end_s`` is now for a run that goes on. ``spans``,
     ``attempts`` and ``reports`` are as in :func:`airflow_llmsched.control.ledger.build_ledger`; attempts of generations
     before are ``earlier`` ones, which only cost. ``checkpoints`` is what storage holds, each with the verdict of a
-    verification or None; ``line`` says which of it the run can go on from.
+    verification or None; ``line`` says which of it the run can go on from. ``rentals`` are the run's, ended or not.
 
     Raises:
         ValueError: As :func:`airflow_llmsched.control.ledger.build_ledger`.
     """
-    ordered = in_order(attempts)
-    reports = reports or {}
+    ordered, before, reports = in_order(attempts), tuple(earlier), reports or {}
     ledger = build_ledger(run_start_s=run_start_s, run_end_s=run_end_s, spans=spans, attempts=ordered, reports=reports)
     by_attempt = attempt_steps(ordered, reports)
     rows = tuple(_attempt_row(record, by_attempt[record.key.attempt], prices, ledger.end_s) for record in ordered)
     kept_s = _kept_durations(by_attempt)
-    before = tuple(earlier)
+    rented_usd = [each.cost_usd(run_end_s) for each in rentals if not each.was_refused]
     earlier_usd = _sum([_cost(record, prices, ledger.end_s)[1] for record in before])
     return RunReport(
         names=names,
@@ -98,6 +99,8 @@ def build_report(
         notes=_notes(ordered, by_attempt, ledger, evaluation, rows, unpriced=_unpriced((*ordered, *before), prices)),
         earlier_usd=earlier_usd,
         num_earlier_attempts=len(before),
+        rented_usd=sum(rented_usd) if rented_usd else None,
+        num_rentals=len(rented_usd),
     )
 
 

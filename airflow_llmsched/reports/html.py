@@ -86,10 +86,17 @@ def _cards(report: RunReport) -> list[tuple[str, str, str]]:
             f"median; 95% within {words.duration(report.step_s_p95)}; MFU {words.percent(report.mfu_ratio)}",
         ),
         ("Tokens", words.count(report.num_tokens_kept), f"kept; {words.count(report.num_tokens_lost)} lost"),
-        ("Cost", words.money(report.usd), _cost_words(report)),
+        ("Cost of launches" if report.num_rentals else "Cost", words.money(report.usd), _cost_words(report)),
+        *_rented(report),
         ("Attempts", words.count(len(report.attempts)), _fault_words(report.num_faults)),
         ("Newest checkpoint", *_newest_checkpoint(report)),
     ]
+
+
+def _rented(report: RunReport) -> list[tuple[str, str, str]]:
+    if not report.num_rentals:
+        return []
+    return [("Cost of rented capacity", words.money(report.rented_usd), words.rented(report))]
 
 
 def _cost_words(report: RunReport) -> str:

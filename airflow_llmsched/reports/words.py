@@ -69,6 +69,12 @@ def earlier(report: RunReport) -> str:
     return f"{money(report.earlier_usd)} of it for {launches} before the last clear"
 
 
+def rented(report: RunReport) -> str:
+    """What the cost of rented capacity is."""
+    rentals = "1 rental" if report.num_rentals == 1 else f"{report.num_rentals} rentals"
+    return f"{rentals} at their offers' prices, a gang on them or not"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio from 0 to 1 as a percentage."""
     return UNKNOWN if ratio is None else f"{ratio:.1%}"

@@ -11,6 +11,7 @@ from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succee
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.poller import KeepWatching
 from airflow_llmsched.control.runs import RunDriver
+from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import NodeId, RunKey
@@ -150,6 +151,7 @@ class SimHouse:
             dag_id="pretrain",
             run_id="manual",
         )
+        self.rented: Callable[[], Spend] = Spend
         self.max_live = 0
         self.trained: list[tuple[str, int]] = []
 
@@ -163,6 +165,7 @@ class SimHouse:
             checkpoints=self.checkpoints,
             open_channel=self.hub.open,
             clock=self.clock,
+            rented=self.rented,
         )
 
     def live(self) -> tuple[GangHandle, ...]:

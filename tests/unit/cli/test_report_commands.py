@@ -74,3 +74,10 @@ def test_the_command_says_when_there_is_no_report(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "absent.json")])
     assert result.exit_code == 1
     assert "no report at" in result.output
+
+
+def test_rented_capacity_is_told_beside_the_cost_of_launches(finished):
+    assert "rented" not in summary(finished)
+    shown = summary(replace(finished, rented_usd=12.5, num_rentals=1))
+    for words in ("cost of launches", "rented capacity", "$12.50", "1 rental at"):
+        assert words in shown

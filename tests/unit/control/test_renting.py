@@ -209,6 +209,14 @@ def test_what_was_spent_is_counted_over_all_rentals(house: LeaseHouse) -> None:
     house.renter().release()
     house.harness.advance(3600.0)
     assert house.renter().spent_usd() == pytest.approx(2 * 40.0, rel=0.02)
+    assert house.renter().spend().usd_per_hour == 0.0
+
+
+def test_what_is_rented_goes_on_costing_its_offers_price(house: LeaseHouse) -> None:
+    rent(house)
+    house.harness.advance(1800.0)
+    assert house.renter().spend().usd == pytest.approx(40.0)
+    assert house.renter().spend().usd_per_hour == 80.0
 
 
 def crash_house() -> LeaseHouse:

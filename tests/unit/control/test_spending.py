@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.control.context import Failed, Succeeded
-from airflow_llmsched.control.spending import spent_usd, used_up_at_s
+from airflow_llmsched.control.spending import Spend, spent_usd, used_up_at_s
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangPhase, GangStatus
 from airflow_llmsched.domain.identity import AttemptKey
@@ -89,3 +89,28 @@ def test_gang_that_a_clear_stopped_is_charged_no_longer() -> None:
     later_s = house.clock.now_s() + 3600.0
     assert spent_usd([first], now_s=later_s) == pytest.approx(20.0 / 3600.0, rel=0.5)
     assert spent_usd([second], now_s=later_s) == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_is_rented_uses_a_budget_up_by_the_hour() -> None:
+    assert Spend(usd=1.0, usd_per_hour=36.0).used_up_at_s(max_usd=3.0, now_s=300.0) == pytest.approx(500.0)
+    assert Spend(usd=3.0, usd_per_hour=36.0).used_up_at_s(max_usd=3.0, now_s=300.0) == 300.0
+    assert Spend(usd=1.0).used_up_at_s(max_usd=3.0, now_s=300.0) is None
+
+
+def test_a_run_is_stopped_when_what_it_has_rented_has_used_up_its_budget() -> None:
+    house = SimHouse(workload=with_budget(1.0))
+    began_s = house.clock.now_s()
+    house.rented = lambda: Spend(usd=(house.clock.now_s() - began_s) / 25.0, usd_per_hour=3600.0 / 25.0)
+    outcome = house.run()
+    assert isinstance(outcome, Failed)
+    assert "budget used up at step" in outcome.reason
+    assert house.clock.now_s() - began_s < 25.0 + 5.0
+
+
+def test_a_budget_that_rentals_have_used_up_launches_nothing() -> None:
+    house = SimHouse(workload=with_budget(1.0))
+    house.rented = lambda: Spend(usd=1.0)
+    outcome = house.run()
+    assert isinstance(outcome, Failed)
+    assert "budget used up" in outcome.reason
+    assert house.driver().attempts() == ()

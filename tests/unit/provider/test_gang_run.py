@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.dcp import DcpFormat
@@ -12,7 +13,10 @@ from airflow_llmsched.control.context import Watch
 from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.gang_run import GangSettings, checkpoint_format, checkpoint_root, open_driver
+from airflow_llmsched.provider.rentals import open_renter
+from tests.support.lease_house import LeaseHouse
 from tests.support.pipeline import through_json
+from tests.support.waiting import wait_until
 
 
 def _settings(pipeline, **changes):
@@ -75,3 +79,13 @@ def test_two_drivers_of_one_run_start_one_gang(slow):
     first, second = (open_driver(_settings(slow, owner="same")).start() for _ in range(2))
     assert first.state.handle == second.state.handle
     assert len(slow.live()) == 1
+
+
+def test_a_gangs_budget_counts_what_the_run_has_rented(make_pipeline, sim_cloud):
+    pipeline = make_pipeline(budget={"steps": 6, "max_usd": "0.0001 USD"}).prepare()
+    house = LeaseHouse(sim_cloud, run=pipeline.scope.run_key, store=pipeline.scope.store())
+    house.renter().rent(house.wanted())
+    wait_until(lambda: open_renter(pipeline.scope).spent_usd() > 0.0001, limit_s=30)
+    with pytest.raises(AirflowFailException, match="budget used up"):
+        pipeline.run("run_gang")
+    assert not pipeline.engine.find(pipeline.scope.run_key)

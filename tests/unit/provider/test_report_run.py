@@ -104,3 +104,13 @@ def test_what_is_written_is_what_was_gathered(pipeline):
     stored = files.read(pipeline.scope.directory)
     assert written["outcome"] == stored.outcome
     assert stored.ledger == gather(pipeline.scope, end_s=end_s).ledger
+
+
+def test_what_a_run_has_rented_is_on_its_report_and_goes_to_xcom(pipeline, sim_cloud):
+    assert write_report(pipeline.scope, end_s=time.time())["rented_usd"] is None
+    pipeline.run("provision")
+    end_s = time.time() + 1800.0
+    report = gather(pipeline.scope, end_s=end_s)
+    assert report.rented_usd == pytest.approx(12.0, rel=0.01)
+    assert (report.num_rentals, report.usd) == (1, 0.0)
+    assert write_report(pipeline.scope, end_s=end_s)["rented_usd"] == report.rented_usd

@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.control.lease_book import Rental, RentalEnd, RentalEnding
 from airflow_llmsched.domain.checkpoint import Damaged, SavedBy
 from airflow_llmsched.domain.gang import GangPhase
+from airflow_llmsched.domain.identity import LeaseKey
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.run_report import CheckpointState, PriceList, RunNames, RunOutcome
 from airflow_llmsched.reports.build import build_report
 from tests.support.history import RUN, T0, attempt, checkpoint, mark, preempted_run, report, step, steps
+from tests.support.lease_house import intent_of
 
 
 def bare(**parts):
@@ -182,3 +185,18 @@ def test_a_loss_that_is_no_number_is_kept_as_unknown_and_noted():
 
 def test_much_unmeasured_time_is_noted():
     assert any("covered by no measurement" in note for note in bare().notes)
+
+
+def test_rented_capacity_is_told_beside_the_launches_and_no_part_of_their_cost():
+    over = rental(1, end=RentalEnd(ending=RentalEnding.RELEASED, reason="teardown", at_s=T0 + 10))
+    refused = rental(2, end=RentalEnd(ending=RentalEnding.REFUSED, reason="no capacity", at_s=T0 + 12))
+    held = rental(3)
+    built = bare(rentals=[over, refused, held])
+    assert built.num_rentals == 2
+    assert built.rented_usd == pytest.approx((10 + 30) / 3600 * 2 * 40.0)
+    assert built.usd == 0.0
+    assert (bare().rented_usd, bare().num_rentals) == (None, 0)
+
+
+def rental(number, **parts):
+    return Rental(intent=intent_of(LeaseKey(run=RUN, generation=1, rental=number), at_s=T0), **parts)

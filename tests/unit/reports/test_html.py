@@ -210,3 +210,10 @@ def test_importing_reports_and_their_commands_does_not_load_plotly():
         "sys.exit('plotly' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_rented_capacity_has_a_card_of_its_own_where_there_was_some(finished, page):
+    assert "rented" not in page.text
+    shown = Page(render(replace(finished, rented_usd=12.5, num_rentals=2))).text
+    assert "Cost of launches" in shown
+    assert "Cost of rented capacity $12.50 2 rentals at their offers' prices, a gang on them or not" in shown

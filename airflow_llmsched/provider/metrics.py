@@ -1,0 +1,36 @@
+"""What runs rent, as gauges in Airflow's own metrics (statsd, Datadog or OpenTelemetry, as ``[metrics]`` says).
+
+The Task SDK's metrics are set up in workers only; triggerers set up Airflow's own, which are no public interface. So
+they are set up here, once in each process, the way a worker does it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from airflow_llmsched.control.spending import Spend
+from airflow_llmsched.domain.identity import RunKey
+
+
+def gauge_rentals(run: RunKey, spend: Spend, *, num_open: int) -> None:
+    """Set the gauges of what a run has rented: dollars so far, dollars an hour, and leases that have not ended."""
+    from airflow.sdk.observability import stats  # noqa: PLC0415 - slow
+
+    _set_up()
+    for name, value in (
+        ("rented_usd", spend.usd),
+        ("rented_usd_per_hour", spend.usd_per_hour),
+        ("open_leases", num_open),
+    ):
+        stats.gauge(f"llmsched.{name}.{run}", value)
+
+
+@functools.cache
+def _set_up() -> None:
+    from airflow.sdk.configuration import conf  # noqa: PLC0415 - slow
+    from airflow.sdk.observability import stats  # noqa: PLC0415 - slow
+    from airflow.sdk.observability.metrics import stats_utils  # noqa: PLC0415 - slow
+
+    stats.initialize(
+        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    )
