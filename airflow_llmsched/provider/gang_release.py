@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.runs import MovedOnError
+from airflow_llmsched.errors import StoreError
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings
@@ -43,8 +45,9 @@ def _give_back(scope: RunScope) -> tuple[str, ...]:
     try:
         return renter.release()
     finally:
-        if book.rentals():
-            gauge_rentals(scope.run_key, renter.spend(), num_open=len(book.open()))
+        with contextlib.suppress(StoreError):
+            if book.rentals():
+                gauge_rentals(scope.run_key, renter.spend(), num_open=len(book.open()))
 
 
 def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:

@@ -7,22 +7,28 @@ they are set up here, once in each process, the way a worker does it.
 from __future__ import annotations
 
 import functools
+import logging
 
 from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.identity import RunKey
 
+log = logging.getLogger(__name__)
+
 
 def gauge_rentals(run: RunKey, spend: Spend, *, num_open: int) -> None:
-    """Set the gauges of what a run has rented: dollars so far, dollars an hour, and leases that have not ended."""
+    """Set the gauges of what a run has rented: dollars so far, dollars an hour, and leases that have not ended.
+
+    A back end that fails fails nothing else.
+    """
     from airflow.sdk.observability import stats  # noqa: PLC0415 - slow
 
-    _set_up()
-    for name, value in (
-        ("rented_usd", spend.usd),
-        ("rented_usd_per_hour", spend.usd_per_hour),
-        ("open_leases", num_open),
-    ):
-        stats.gauge(f"llmsched.{name}.{run}", value)
+    gauges = {"rented_usd": spend.usd, "rented_usd_per_hour": spend.usd_per_hour, "open_leases": num_open}
+    try:
+        _set_up()
+        for name, value in gauges.items():
+            stats.gauge(f"llmsched.{name}.{run}", value)
+    except Exception:  # whatever a back end may raise: what is rented must be kept, and given back
+        log.exception("the metrics of run %s could not be set", run)
 
 
 @functools.cache

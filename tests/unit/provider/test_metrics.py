@@ -56,3 +56,14 @@ def test_a_run_that_rents_is_gauged_by_whoever_keeps_its_leases_and_at_its_end(p
 def test_a_run_that_rents_nothing_has_no_gauge(pipeline, gauges):
     pipeline.run("release")
     assert gauges == {}
+
+
+def test_a_back_end_that_fails_keeps_no_machine(pipeline, sim_cloud, gauges, monkeypatch, caplog):
+    def fail(*_arguments, **_named):
+        raise OSError("no route to statsd")
+
+    pipeline.run("provision")
+    monkeypatch.setattr(gauges, "gauge", fail, raising=False)
+    pipeline.run("release")
+    assert not sim_cloud.billed()
+    assert "no route to statsd" in caplog.text
