@@ -38,7 +38,14 @@ DELETE_S = 30.0
 PAGE_SIZE = 3
 
 COMPUTE, DISKS, SKUS, NETWORK, SET_NETWORK = "2026-04-01", "2026-03-02", "2021-07-01", "2026-03-01", "2018-10-01"
-_KINDS = {"GET": CallKind.LOOK, "PUT": CallKind.CREATE, "PATCH": CallKind.CHANGE, "DELETE": CallKind.REMOVE}
+GRAPH = "2022-10-01"
+_KINDS = {
+    "GET": CallKind.LOOK,
+    "POST": CallKind.LOOK,
+    "PUT": CallKind.CREATE,
+    "PATCH": CallKind.CHANGE,
+    "DELETE": CallKind.REMOVE,
+}
 
 Reply = tuple[int, dict[str, Any], dict[str, str]]
 
@@ -87,10 +94,12 @@ class AzureServer:
         self.hides_new = False
         self.leaves_behind = False
         self.consistency_s = 60.0
+        self.create_s = CREATE_S
         self.sets: dict[str, ScaleSet] = {}
         self.parts: dict[str, dict[str, Any]] = {}
         self.operations: dict[str, Operation] = {}
         self.prices: list[dict[str, Any]] = []
+        self.evictions: list[dict[str, str]] = [{"name": SHAPE.upper(), "rate": "5-10"}]
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda _method: None
         self.refusals: list[str] = []
@@ -184,6 +193,7 @@ class AzureServer:
         disks = rf"{group}/providers/Microsoft\.Compute/disks"
         network = rf"{group}/providers/Microsoft\.Network/(networkInterfaces|publicIPAddresses)"
         return [
+            ("POST", "/providers/Microsoft.ResourceGraph/resources", GRAPH, self._query_graph),
             ("GET", sets, COMPUTE, self._list_sets),
             ("GET", one, COMPUTE, self._get_set),
             ("PUT", one, COMPUTE, self._put_set),
@@ -238,7 +248,7 @@ class AzureServer:
             body=body,
             created_at_s=now_s,
             listed_at_s=now_s + (self.consistency_s if self.hides_new else 0.0),
-            ready_at_s=now_s + CREATE_S,
+            ready_at_s=now_s + self.create_s,
             numbers=[],
         )
         num_free = self.num_free.get(made.pool, 8)
@@ -428,6 +438,12 @@ class AzureServer:
         properties = {"instanceView": view} if query.get("$expand") == "instanceView" else {}
         return 200, RESERVATION | {"properties": properties}, {}
 
+    def _query_graph(self, *, body: Any, **_: Any) -> Reply:
+        if set(body) != {"subscriptions", "query"} or body["subscriptions"] != [SUBSCRIPTION]:
+            raise RefusalError(400, "BadRequest", f"not a query: {body}")
+        found = [row for row in self.evictions if f"'{SHAPE}'" in body["query"]]
+        return 200, {"totalRecords": len(found), "count": len(found), "resultTruncated": "false", "data": found}, {}
+
     def _priced(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
         wanted = query["$filter"]
         return [
@@ -508,7 +524,7 @@ def _handler(server: AzureServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_PUT = do_PATCH = do_DELETE = _answer
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
             return

@@ -31,6 +31,7 @@ DISKS = "2026-03-02"
 SKUS = "2021-07-01"
 NETWORK = "2026-03-01"
 SET_NETWORK = "2018-10-01"
+GRAPH = "2022-10-01"
 PRICES_VERSION = "2023-01-01-preview"
 """Versions of the interface: those of the SDK's models, which the tests check bodies against."""
 
@@ -46,7 +47,7 @@ USER_AGENT = "airflow-llmsched"
 PASSING = frozenset({Reaction.THROTTLED, Reaction.TRANSIENT, Reaction.BUSY})
 """What goes by when one waits."""
 
-Method = Literal["GET", "PUT", "PATCH", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class NoAnswerError(Exception):
@@ -116,6 +117,15 @@ class AzureClient:
         query = {"api-version": version, **(params or {})}
         return self._pages(self._manager, path, query, items="value", link="nextLink")
 
+    def graph(self, query: str, *, subscription_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return what the resource graph has for ``query``, a thousand rows at most. Raises ``CouldNotLookError``."""
+        body = {"subscriptions": [subscription_id], "query": query}
+        path = "/providers/Microsoft.ResourceGraph/resources"
+        answer = self._asked(self._manager, path, {"api-version": GRAPH}, method="POST", body=body)
+        if answer is None:
+            raise NoSuchListError(f"Azure has no {path}: check the adapter's endpoint")
+        return answer.body.get("data") or []
+
     def prices(self, filter_: str) -> Sequence[Mapping[str, Any]]:
         """Return the rows of the public price list that ``filter_`` selects. Raises ``CouldNotLookError``."""
         query = {"api-version": PRICES_VERSION, "currencyCode": "'USD'", "$filter": filter_}
@@ -152,13 +162,21 @@ class AzureClient:
                 return found
         raise CouldNotLookError(f"the list does not end after {MAX_PAGES} pages: it goes on at {path}")
 
-    def _asked(self, wire: _Wire, path: str, query: Mapping[str, str]) -> Answer | None:
+    def _asked(
+        self,
+        wire: _Wire,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        method: Method = "GET",
+        body: Mapping[str, Any] | None = None,
+    ) -> Answer | None:
         """Ask until there is an answer, a bounded number of times; None: there is no such thing."""
         why: object = ""
         for num_tried in range(NUM_TRIES):
             retry_after_s = None
             try:
-                answer = wire.send("GET", path, params=query)
+                answer = wire.send(method, path, params=query, body=body)
             except NoAnswerError as error:
                 why = error
             else:

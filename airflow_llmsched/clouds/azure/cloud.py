@@ -6,6 +6,7 @@ its lease is left; it ends no machine by itself when a lease expires; and it ann
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,10 @@ from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.errors import InternalError
+from airflow_llmsched.errors import CouldNotLookError, InternalError
 from airflow_llmsched.ports import Clock, CloudFeature, LateDuplicateGuard
+
+log = logging.getLogger(__name__)
 
 CATALOGUE_LIFE_S = 3600.0
 """How long a region's catalogue of sizes is kept: it is long, and changes by the week."""
@@ -182,6 +185,7 @@ class AzureCloud:
             usages=usages,
             prices=catalogue.price_rows(prices, now_s=now_s),
             reservations=self._reservations(region),
+            losses=self._losses(region, known),
             now_s=now_s,
         )
 
@@ -197,6 +201,16 @@ class AzureCloud:
             for row in rows
         ]
         return [row for row in shown if row is not None]
+
+    def _losses(self, region: str, shapes: Sequence[str]) -> Mapping[str, float]:
+        """Return what is known of evictions. An offer is good for something without that, so that it may be nothing."""
+        query = catalogue.eviction_query(shapes, region=region)
+        try:
+            rows = self._client.graph(query, subscription_id=self._settings.subscription_id)
+        except CouldNotLookError as error:
+            log.warning("how often spot machines are evicted in %s is not known: %s", region, error)
+            return {}
+        return catalogue.losses_per_hour(rows)
 
     def _shelf(self, region: str) -> Mapping[str, Size]:
         read_at_s, shelf = self._shelves.get(region, (-math.inf, {}))

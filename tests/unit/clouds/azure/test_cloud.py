@@ -53,6 +53,15 @@ def test_offers_come_in_every_way_of_renting_with_prices_and_what_the_quota_leav
     }
 
 
+def test_spot_offers_say_how_often_they_are_lost_and_are_made_where_that_is_not_known(house: AzureCloudHarness) -> None:
+    def losses() -> dict[CapacityType, float | None]:
+        return {offer.pool.capacity_type: offer.loss_per_hour for offer in house.cloud.offers(NEED)}
+
+    assert losses()[CapacityType.SPOT] == pytest.approx(0.078, abs=1e-3)
+    house.server._query_graph = lambda **_: (403, {"error": {"code": "AuthorizationFailed", "message": "no"}}, {})
+    assert losses() == dict.fromkeys(CapacityType)
+
+
 @pytest.mark.parametrize(
     "wish",
     [CapacityWish(clouds=("aws",)), CapacityWish(regions=("westus",))],
@@ -195,5 +204,5 @@ def _action(call: str) -> str:
     method, _, path = call.partition(" ")
     provider, *rest = path.rpartition("/providers/")[2].split("/")
     kinds = [part for part in rest[::2] if part]
-    verb = {"GET": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}[method]
+    verb = {"GET": "read", "POST": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}[method]
     return "/".join([provider, *kinds, verb])

@@ -29,6 +29,7 @@ def offered(
     usages: list[dict[str, Any]] | None = None,
     prices: list[dict[str, Any]] | None = None,
     reservations: list[dict[str, Any]] | None = None,
+    evictions: list[dict[str, str]] | None = None,
 ) -> dict[tuple[str, CapacityType], Offer]:
     found = offers.offers(
         offers.sizes(skus or [sku()], region=REGION),
@@ -36,6 +37,7 @@ def offered(
         usages=usages or [],
         prices=offers.price_rows(PRICES if prices is None else prices, now_s=NOW_S),
         reservations=reservations or [],
+        losses=offers.losses_per_hour(evictions or []),
         now_s=NOW_S,
     )
     return {(offer.pool.zone, offer.pool.capacity_type): offer for offer in found}
@@ -130,3 +132,19 @@ def test_what_is_not_the_price_of_a_linux_machine_by_the_hour_today_is_not_taken
 def test_the_price_list_is_asked_for_the_shapes_in_one_region_with_quotes_quoted() -> None:
     asked = offers.price_filter(["b", "a'; drop"], region="eastus")
     assert asked.endswith("and armRegionName eq 'eastus' and (armSkuName eq 'a''; drop' or armSkuName eq 'b')")
+
+
+@pytest.mark.parametrize(
+    ("rate", "share"),
+    [("0-5", 0.025), ("5-10", 0.075), ("15-20", 0.175), ("20+", 0.2), ("", None), ("rarely", None), ("0-100", None)],
+)
+def test_spot_is_lost_as_often_as_azure_counts_evictions_and_nothing_else_is(rate: str, share: float | None) -> None:
+    found = offered(evictions=[{"name": SHAPE.upper(), "rate": rate}])
+    expected = None if share is None else pytest.approx(-math.log(1 - share))
+    assert found["eastus-1", CapacityType.SPOT].loss_per_hour == expected
+    assert found["eastus-1", CapacityType.ON_DEMAND].loss_per_hour is None
+
+
+def test_the_resource_graph_is_asked_for_the_shapes_in_one_region_with_quotes_escaped() -> None:
+    asked = offers.eviction_query(["b", "a') | x \\"], region="eastus")
+    assert "sku.name in~ ('a\\') | x \\\\', 'b') and location =~ 'eastus' |" in asked

@@ -57,6 +57,25 @@ def path(house: AzureCloudHarness) -> str:
     return house.server._row(house.server.sets[NAME])["id"]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_azure_has_created_and_does_not_list_yet_is_waited_for(house: AzureCloudHarness, is_lost: bool) -> None:
+    house.server.create_s = 5.0
+    house.hide_new()
+    if is_lost:
+        house.lose_reply()
+    lease = acquire(house)
+    assert (lease.state, len(lease.nodes)) == (LeaseState.ACTIVE, 2)
+
+
+def test_what_azure_claims_to_have_and_never_lists_is_not_taken_for_absent(house: AzureCloudHarness) -> None:
+    house.server.consistency_s = 1e6
+    house.hide_new()
+    house.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=CREATE)
+    with pytest.raises(CouldNotLookError, match="does not show it"):
+        acquire(house)
+    assert len(house.billed()) == 3
+
+
 def test_a_creation_that_was_only_ever_throttled_created_nothing(house: AzureCloudHarness) -> None:
     house.plan.order(CloudFault.THROTTLED, num_calls=100, kinds=CREATE)
     with pytest.raises(TransientError) as caught:
