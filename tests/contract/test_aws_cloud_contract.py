@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from airflow_llmsched.testing.cloud_contract import NoticingCloudContract
@@ -10,5 +12,7 @@ from tests.support.aws_cloud import AwsCloudHarness
 
 class TestAwsCloud(NoticingCloudContract):
     @pytest.fixture
-    def harness(self) -> AwsCloudHarness:
-        return AwsCloudHarness()
+    def harness(self) -> Iterator[AwsCloudHarness]:
+        made = AwsCloudHarness()
+        yield made
+        made.close()

@@ -102,6 +102,8 @@ class World:
     reservations: list[dict[str, Any]] = field(default_factory=list)
     blocks: list[dict[str, Any]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
+    crashes: list[str] = field(default_factory=list)
+    """What went wrong in moto or here, of its own accord: no fault that anybody ordered."""
     calls: list[str] = field(default_factory=list)
     access_keys: list[str] = field(default_factory=list)
     bodies: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -165,6 +167,9 @@ class AwsProxy:
             return self._carried_out(call)
         except RefusedError as refused:
             return _error(refused, is_json=not call.form)
+        except Exception as error:
+            self.world.crashes.append(f"{call.action}: {error!r}")
+            raise
 
     def _refuse(self, call: Call, fault: CloudFault | None) -> None:
         if fault is CloudFault.THROTTLED:
@@ -209,6 +214,8 @@ class AwsProxy:
         inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         inner.pop("HTTP_TRANSFER_ENCODING", None)
         data = b"".join(self._moto(inner, start))
+        if said["status"] >= 500:
+            self.world.crashes.append(f"moto on {body[:200]!r}: {data[:500]!r}")
         return said["status"], said["kind"], data
 
     # Fleets

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import boto3
@@ -15,8 +16,10 @@ from tests.support.cloud_faults import CloudFault
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -34,8 +35,10 @@ from tests.support.source import ROOT
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 def acquire(harness: AwsCloudHarness, *, cloud: AwsCloud | None = None, rental: int = 1, **changes: Any) -> Lease:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from airflow_llmsched.clouds.aws import creating
@@ -16,8 +18,10 @@ WINDOW_S = 60.0
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 @pytest.fixture

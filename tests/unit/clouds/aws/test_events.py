@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from airflow_llmsched.clouds.aws import events, tags
@@ -16,8 +18,10 @@ HINT = "EC2 Instance Rebalance Recommendation"
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 @pytest.fixture

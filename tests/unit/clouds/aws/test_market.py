@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,8 +21,10 @@ from tests.support.aws_cloud import REGION, SHAPE, AwsCloudHarness, aws_offer, s
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 def market(harness: AwsCloudHarness, **options: Any) -> Market:

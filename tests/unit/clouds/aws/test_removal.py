@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from airflow_llmsched.clouds.aws import removal
@@ -12,8 +14,10 @@ from tests.support.cloud_faults import CallKind, CloudFault
 
 
 @pytest.fixture
-def harness() -> AwsCloudHarness:
-    return AwsCloudHarness()
+def harness() -> Iterator[AwsCloudHarness]:
+    made = AwsCloudHarness()
+    yield made
+    made.close()
 
 
 def rented(harness: AwsCloudHarness, *, is_spot: bool = False, num_nodes: int = 2) -> Lease:
