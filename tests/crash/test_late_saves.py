@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
-from airflow_llmsched.control.context import Outcome, Succeeded, Watch
+from airflow_llmsched.control.context import Outcome, Succeeded
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.workload import RetrySpec
@@ -193,20 +193,7 @@ def test_every_launch_goes_on_in_one_line_and_loses_nothing_of_it(
             _, what, back_after_s = due.pop(0)
             befall(house, what, attempts[-1].plan.placement.nodes[0], back_after_s)
 
-    outcome: Outcome = house.driver().start()
-    generation = 0
-    for number in range(1, 60):
-        if number in clears:
-            generation += 1
-            outcome = house.driver(generation=generation).start()
-        elif number in crashes:  # whoever was to act died; the next try finds the journal
-            outcome = house.driver(generation=generation).start()
-        if not isinstance(outcome, Watch):
-            break
-        event = house.watched(outcome, before_look=look)
-        house.clock.sleep(handoff_s)
-        if number not in crashes:
-            outcome = house.driver(generation=generation).handle(event)
+    house.run_through(before_look=look, handoff_s=handoff_s, crashes=crashes, clears=clears)
     assert_one_line(house, list(house.checkpoints.scan(ROOT)))
     assert len(begun) == len(set(begun)), "two saves under one path"
 

@@ -67,8 +67,14 @@ def seed() -> int:
     return int(os.environ.get(SEED) or 0)
 
 
-def chosen(engine: str, everything: Callable[[], Iterable[Combination]], *, smoke: Sequence[str] | int) -> list[Any]:
-    """Return the combinations of ``engine`` to run now.
+def chosen(
+    engine: str,
+    everything: Callable[[], Iterable[Combination]],
+    *,
+    smoke: Sequence[str] | int,
+    share_ratio: float = 1.0,
+) -> list[Any]:
+    """Return the combinations of ``engine`` to run now. It gets ``share_ratio`` of a budget.
 
     ``smoke`` is what is run when nothing was asked for: these names, or so many drawn from ``everything``. Drawing goes
     by the seed, and takes every point once before it takes any twice.
@@ -79,7 +85,7 @@ def chosen(engine: str, everything: Callable[[], Iterable[Combination]], *, smok
         return [asked] if asked.engine == engine else []
     if os.environ.get(ALL):
         budget = os.environ.get(BUDGET)
-        return spread(everything(), int(budget)) if budget else sorted(everything())
+        return spread(everything(), int(share_ratio * int(budget))) if budget else sorted(everything())
     return spread(everything(), smoke) if isinstance(smoke, int) else [Combination.parse(name) for name in smoke]
 
 

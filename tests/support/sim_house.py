@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from airflow_llmsched import codec
@@ -206,6 +206,33 @@ class SimHouse:
     def run(self, *, before_look: Callable[[], None] = lambda: None, **changes: object) -> Succeeded | Failed:
         """Start and finish."""
         return self.finish(self.driver(**changes).start(), before_look=before_look, **changes)
+
+    def run_through(
+        self,
+        *,
+        before_look: Callable[[], None],
+        handoff_s: float,
+        crashes: Collection[int],
+        clears: Collection[int],
+        max_events: int = 60,
+    ) -> None:
+        """Run until it is over or ``max_events`` were handed over, each ``handoff_s`` after it was yielded.
+
+        At the events that ``crashes`` and ``clears`` number, whoever was to act died, and the next try finds the
+        journal; or the run is cleared: the next generation.
+        """
+        outcome: Outcome = self.driver().start()
+        generation = 0
+        for number in range(1, max_events):
+            if number in clears or number in crashes:
+                generation += number in clears
+                outcome = self.driver(generation=generation).start()
+            if not isinstance(outcome, Watch):
+                return
+            event = self.watched(outcome, before_look=before_look)
+            self.clock.sleep(handoff_s)
+            if number not in crashes:
+                outcome = self.driver(generation=generation).handle(event)
 
     def kinds(self) -> list[str]:
         """Return the kinds of all journalled events."""

@@ -53,6 +53,7 @@ _SPAWN_LIMIT_S = 30.0
 _LOCK_LIMIT_S = 90.0  # more than an honest launch takes: its supervisors get the limit above
 _LOCK_POLL_S = 0.02
 _MAX_REMEMBERED = 4096
+_NEW = ".new-"
 _KEPT_FROM_RANKS = "AIRFLOW"
 """Airflow's own settings hold its database, keys and connections: no rank needs them."""
 
@@ -129,14 +130,28 @@ class LocalClient:
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[GangDir]:
-        """Yield a directory to be made under a name that nobody reads; what does not appear by the end is removed."""
-        building = GangDir(self._gangs / f".new-{uuid.uuid4().hex}")
+        """Yield a directory to be made under a name that nobody reads; what does not appear by the end is removed.
+
+        The name tells whose it is, so that what one left behind who died in the middle goes with the next.
+        """
+        self._clear_after_the_dead()
+        building = GangDir(self._gangs / f"{_NEW}{proc.myself().text()}+{uuid.uuid4().hex}")
         try:
             yield building
         finally:
             if building.path.exists():
                 with _TIDY:
                     shutil.rmtree(building.path, ignore_errors=True)
+
+    def _clear_after_the_dead(self) -> None:
+        for path in self._gangs.glob(f"{_NEW}*"):
+            try:
+                whose_it_is = proc.Process.parse(path.name.removeprefix(_NEW).partition("+")[0])
+            except ValueError:
+                continue
+            if not proc.alive(whose_it_is):
+                with _TIDY:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def launch(self, name: str) -> None:
         """Start every node's supervisor, then let them go; or, when one does not start, none. Safe to repeat.

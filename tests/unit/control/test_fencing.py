@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.context import Outcome, Succeeded, Watch
+from airflow_llmsched.control.context import Succeeded, Watch
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S, KILL_S
 from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.domain.identity import NodeId
@@ -168,27 +168,14 @@ def test_ranks_of_two_gangs_are_never_alive_at_once(
     house = SimHouse(training=SimTraining(num_steps=60), tree=tree_of(5), workload=workload_of(), seed=seed)
     house.context = replace(house.context, lease_s=LEASE_S, handoff_limit_s=200.0, capacity_wait_s=600.0)
     due = sorted(partitions, key=lambda each: each[0])
-    outcome: Outcome = house.driver().start()
-    generation = 0
-    for number in range(1, 60):
-        if number in clears:
-            generation += 1
-            outcome = house.driver(generation=generation).start()
-        elif number in crashes:  # whoever was to act died; the next try finds the journal
-            outcome = house.driver(generation=generation).start()
-        if not isinstance(outcome, Watch):
-            break
 
-        def look() -> None:
-            attempts = house.driver().attempts()
-            steps = house.steps_of(attempts[-1].channel_root) if attempts else []
-            while due and max(steps, default=0) >= due[0][0]:
-                _, node, heals_after_s, offset_s = due.pop(0)
-                house.engine.partition(NodeId(node), heals_after_s=heals_after_s, clock_offset_s=offset_s)
+    def look() -> None:
+        attempts = house.driver().attempts()
+        steps = house.steps_of(attempts[-1].channel_root) if attempts else []
+        while due and max(steps, default=0) >= due[0][0]:
+            _, node, heals_after_s, offset_s = due.pop(0)
+            house.engine.partition(NodeId(node), heals_after_s=heals_after_s, clock_offset_s=offset_s)
 
-        event = house.watched(outcome, before_look=look)
-        house.clock.sleep(handoff_s)
-        if number not in crashes:
-            outcome = house.driver(generation=generation).handle(event)
+    house.run_through(before_look=look, handoff_s=handoff_s, crashes=crashes, clears=clears)
     assert house.engine.overlaps == []
     assert len(house.engine.live(RUN)) <= 1

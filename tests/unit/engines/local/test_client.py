@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,6 +54,19 @@ def test_abandoning_does_not_wait_for_a_submitter_that_stands_still(harness: Loc
     assert not harness.client.exists(asked.key.name)
     assert harness.client.used_slots() == {}
     assert not harness.client.is_using(asked.key.name, "n0")
+
+
+def test_what_one_left_behind_who_died_while_making_an_attempt_goes_with_the_next(harness: LocalHarness) -> None:
+    gangs = harness.root / "engine" / "gangs"
+    tell = "from airflow_llmsched.agent import proc; print(proc.myself().text())"
+    dead = subprocess.check_output([sys.executable, "-c", tell], text=True).strip()
+    for name in (f".new-{dead}+1", f".new-{proc.myself().text()}+2", ".new-somebody"):
+        (gangs / name / "nodes").mkdir(parents=True)
+    asked = request(harness)
+    with harness.client.exclusive():
+        assert harness.client.create(asked)
+    left = {path.name for path in gangs.iterdir()}
+    assert left == {asked.key.name, f".new-{proc.myself().text()}+2", ".new-somebody"}
 
 
 def test_names_that_are_no_attempt_do_not_exist(harness: LocalHarness) -> None:
