@@ -91,6 +91,9 @@ def _to_a_deleted_gang(house: House) -> None:
 
 
 _WORKER = ("retried", "cleared", "failed", "success", "left", "hung", "late", "thawed")
+_HELD = ("retried", "cleared", "failed", "success", "hung", "thawed")
+"""Of a gang that stands still before the shot, and whose agents may be gone: it does not end by itself."""
+
 _BUCKET = ("retried", "cleared", "failed", "success", "left", "late", "thawed")
 """Without ``hung``: the reaper stops no gang whose channel is in a bucket, where it sees no agent's silence."""
 
@@ -125,17 +128,19 @@ SCENARIOS: dict[str, Scenario] = {
         points=("local.submit.abort", "local.submit.end_aborted", "local.submit.tidy"),
     ),
     "orphaned": Scenario(
-        role="attempt", follow_ups=_WORKER, before=_to_orphans, owner="try-2", generation=1, points=("local.stop.",)
+        role="attempt", follow_ups=_HELD, before=_to_orphans, owner="try-2", generation=1, points=("local.stop.",)
     ),
     "deleted": Scenario(
         role="attempt",
-        follow_ups=_WORKER,
+        follow_ups=_HELD,
         before=_to_a_deleted_gang,
         owner="try-2",
         generation=1,
         points=("local.stop.",),
     ),
-    "preempted": Scenario(role="preempt", follow_ups=_WORKER, before=_to_the_middle, points=("local.preempt.",)),
+    "preempted": Scenario(
+        role="preempt", follow_ups=(*_HELD, "left"), before=_to_the_middle, points=("local.preempt.",)
+    ),
     "bucket": Scenario(
         role="attempt", follow_ups=_BUCKET, in_bucket=True, fails=True, points=("objects.remote.", "channel.store.")
     ),
