@@ -8,6 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import Asset, TaskGroup
 
+from airflow_llmsched.provider.operators.capacity import ProvisionCapacityOperator
 from airflow_llmsched.provider.operators.dataset import StageDatasetOperator
 from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
 from airflow_llmsched.provider.operators.gang import RunGangOperator
@@ -30,10 +31,12 @@ def pretraining_task_group(
     deadline: str | None = "{{ params.get('deadline') }}",
     max_usd: str | float | None = "{{ params.get('max_usd') }}",
     gang_arguments: Mapping[str, Any] | None = None,
+    capacity_arguments: Mapping[str, Any] | None = None,
 ) -> TaskGroup:
-    """Wire open, stage, plan, train, evaluate, release and report.
+    """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
 
-    ``release`` and ``report`` are teardowns of ``open_run``: they run however the others end. The DAG run succeeds if
+    ``release`` and ``report`` are teardowns of ``open_run``, and ``release`` of what is rented, too: they run however
+    the others end. The DAG run succeeds if
     and only if ``passed`` is reached and ``release`` succeeds. Training, evaluation and release find each other by
     the run key, not through XCom.
 
@@ -50,6 +53,7 @@ def pretraining_task_group(
         deadline: as in :class:`OpenRunOperator`.
         max_usd: as in :class:`OpenRunOperator`.
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
+        capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
 
     Raises:
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
@@ -59,7 +63,13 @@ def pretraining_task_group(
     outlets = [] if checkpoint_asset is None else [checkpoint_asset]
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        opened = OpenRunOperator(task_id="open_run", spec=spec, allow_inline=allow_inline, **form).as_setup()
+        opened = OpenRunOperator(
+            task_id="open_run",
+            spec=spec,
+            allow_inline=allow_inline,
+            rents_capacity=capacity_arguments is not None,
+            **form,
+        ).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where)
         trained = RunGangOperator(
@@ -69,7 +79,14 @@ def pretraining_task_group(
         released = ReleaseOperator(task_id="release", **where)
         reported = ReportOperator(task_id="report")
         opened >> staged >> planned >> trained >> evaluated
-        evaluated >> released.as_teardown(setups=opened, on_failure_fail_dagrun=True)
+        setups: list[Any] = [opened]
+        if capacity_arguments is not None:
+            rented = ProvisionCapacityOperator(
+                task_id="provision", **{"deferrable": deferrable, **capacity_arguments}
+            ).as_setup()
+            planned >> rented >> trained
+            setups.append(rented)
+        evaluated >> released.as_teardown(setups=setups, on_failure_fail_dagrun=True)
         released >> reported.as_teardown(setups=opened, on_failure_fail_dagrun=False)
         # A teardown that can fail the DAG run hides the tasks before it from Airflow's verdict: without a leaf of their
         # own, a failed training would be a green run. Airflow marks an empty task done without starting a worker.

@@ -92,6 +92,7 @@ PARAMS = {
     "max_ranks": 4,
     "release_root": "",
     "in_argument": False,
+    "cloud_address": "",
 }
 MACHINE = {"num_nodes": 2, "slots_per_node": 2}
 # A machine for each DAG run, so that runs at once do not wait for each other; ``release`` can be sent to a broken one.
@@ -102,8 +103,33 @@ OWN_ROOT = (
 OWN_MACHINE = {**MACHINE, "root": OWN_ROOT}
 
 
+# Two machines of a cloud that a test serves; the Airflow connection has the keys.
+RENTED = {
+    "clouds": {
+        "aws": {
+            "conn_id": "rented",
+            "regions": ["us-east-1"],
+            "image": "ami-0123456789abcdef0",
+            "consistency_s": 2,
+            "endpoint_url": "{{ params.cloud_address }}",
+        }
+    },
+    "shapes": {"p4d.24xlarge": {"num_nodes": 2, "work": "1h"}},
+    "capacity_types": ["on_demand"],
+    "poll_interval_s": 1.0,
+    "retries": 1,
+}
+
+
 def _dag(
-    dag_id: str, *, deferrable: bool, spec=SPEC, machine=MACHINE, retries: int | None = None, **gang_arguments
+    dag_id: str,
+    *,
+    deferrable: bool,
+    spec=SPEC,
+    machine=MACHINE,
+    retries: int | None = None,
+    rented: dict | None = None,
+    **gang_arguments,
 ) -> None:
     defaults = {"on_failure_callback": note_failure, "retry_delay": datetime.timedelta(seconds=1)}
     defaults |= {} if retries is None else {"retries": retries}
@@ -115,6 +141,7 @@ def _dag(
             deferrable=deferrable,
             checkpoint_asset=Asset(f"llmsched://checkpoints/{dag_id}"),
             gang_arguments={"poll_interval_s": 0.5, "multiple_outputs": True, **gang_arguments},
+            capacity_arguments=rented,
         )
 
 
@@ -131,3 +158,4 @@ _dag(
 )
 _dag("lifecycle_impatient", deferrable=True, machine=OWN_MACHINE, retries=1, max_look_errors=2)
 _dag("lifecycle_secret", deferrable=True, spec=SECRET_SPEC, machine=OWN_MACHINE, retries=0)
+_dag("renting", deferrable=True, machine=OWN_MACHINE, retries=0, rented=RENTED)

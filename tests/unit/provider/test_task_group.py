@@ -65,3 +65,24 @@ def test_two_groups_in_one_dag_are_two_runs():
 def test_the_checkpoint_asset_is_the_gangs_outlet():
     asset = Asset("llmsched://checkpoints/x")
     assert _dag(checkpoint_asset=asset).get_task("pretraining.run_gang").outlets == [asset]
+
+
+RENTING = {"clouds": {"aws": {}}, "shapes": {"p5.48xlarge": {"num_nodes": 4, "work": "36h"}}}
+
+
+def test_what_is_rented_comes_right_before_training_and_is_given_back_by_the_release():
+    dag = _dag(capacity_arguments={**RENTING, "wait": "12h"}, deferrable=False)
+    provision, release = dag.get_task("pretraining.provision"), dag.get_task("pretraining.release")
+    assert provision.is_setup
+    assert (provision.wait, provision.deferrable) == ("12h", False)
+    assert {"pretraining.run_gang", "pretraining.release"} <= provision.downstream_task_ids
+    assert "pretraining.plan_training" in provision.upstream_task_ids
+    assert {"pretraining.open_run", "pretraining.provision"} <= release.upstream_task_ids
+    assert dag.get_task("pretraining.open_run").rents_capacity
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+def test_nothing_is_rented_unless_asked_for():
+    dag = _dag()
+    assert not dag.has_task("pretraining.provision")
+    assert not dag.get_task("pretraining.open_run").rents_capacity
