@@ -197,6 +197,20 @@ def test_a_triggerer_keeps_the_leases_of_whoever_is_watched(renting, sim_cloud):
     asyncio.run(scenario())
 
 
+def test_passes_go_on_for_as_long_as_anyone_is_watched(renting, sim_cloud, monkeypatch):
+    monkeypatch.setattr(lease_watch, "GATHER_S", 0.01)
+    monkeypatch.setattr(lease_watch, "PASS_EVERY_S", 0.05)
+    made = _noting_passes(monkeypatch)
+
+    async def scenario():
+        with watching_leases(Watched(scope=renting.scope)):
+            await _until(lambda: len(made) >= 3)
+            _grow_old(renting, sim_cloud)
+            await _until(lambda: _is_renewed(renting, sim_cloud))
+
+    asyncio.run(scenario())
+
+
 def test_whoever_joins_need_not_wait_for_the_next_pass(make_pipeline, sim_cloud, monkeypatch):
     monkeypatch.setattr(lease_watch, "GATHER_S", 0.01)
     idle, renting = make_pipeline(dag_id="idle"), make_pipeline(dag_id="renting")
