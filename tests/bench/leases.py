@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from tests.bench.rows import Row
 from tests.support.lease_ordeals import CLOUDS, ordeals
 
@@ -13,7 +15,11 @@ def measured_leases(*, num_runs: int, seed: int) -> list[Row]:
     """Put ``num_runs`` runs through it, spread evenly over the clouds."""
     clouds = sorted(set(CLOUDS) - {SIMULATED})
     share = -(-num_runs // len(clouds))
-    tallies = {cloud: ordeals(cloud, num_runs=share, seed=seed) for cloud in clouds}
+    logging.disable(logging.WARNING)  # every fault of thousands is told
+    try:
+        tallies = {cloud: ordeals(cloud, num_runs=share, seed=seed) for cloud in clouds}
+    finally:
+        logging.disable(logging.NOTSET)
     num_left = sum(len(tally.left) for tally in tallies.values())
     num_billed = {cloud: float(tally.num_billed) for cloud, tally in tallies.items()}
     missed = sorted(passage for tally in tallies.values() for passage in tally.missed)
