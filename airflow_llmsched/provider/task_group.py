@@ -59,17 +59,12 @@ def pretraining_task_group(
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
     """
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
-    form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd}
+    form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
     outlets = [] if checkpoint_asset is None else [checkpoint_asset]
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        opened = OpenRunOperator(
-            task_id="open_run",
-            spec=spec,
-            allow_inline=allow_inline,
-            rents_capacity=capacity_arguments is not None,
-            **form,
-        ).as_setup()
+        rents = capacity_arguments is not None
+        opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where)
         trained = RunGangOperator(
@@ -79,16 +74,19 @@ def pretraining_task_group(
         released = ReleaseOperator(task_id="release", **where)
         reported = ReportOperator(task_id="report")
         opened >> staged >> planned >> trained >> evaluated
-        setups: list[Any] = [opened]
-        if capacity_arguments is not None:
-            rented = ProvisionCapacityOperator(
-                task_id="provision", **{"deferrable": deferrable, **capacity_arguments}
-            ).as_setup()
-            planned >> rented >> trained
-            setups.append(rented)
+        setups = [opened, *_renting(capacity_arguments, deferrable=deferrable, after=planned, before=trained)]
         evaluated >> released.as_teardown(setups=setups, on_failure_fail_dagrun=True)
         released >> reported.as_teardown(setups=opened, on_failure_fail_dagrun=False)
         # A teardown that can fail the DAG run hides the tasks before it from Airflow's verdict: without a leaf of their
         # own, a failed training would be a green run. Airflow marks an empty task done without starting a worker.
         evaluated >> EmptyOperator(task_id="passed")
     return group
+
+
+def _renting(arguments: Mapping[str, Any] | None, *, deferrable: bool, after: Any, before: Any) -> list[Any]:
+    """Return the setup that rents, right before training; none where nothing is to be rented."""
+    if arguments is None:
+        return []
+    rented = ProvisionCapacityOperator(task_id="provision", **{"deferrable": deferrable, **arguments}).as_setup()
+    after >> rented >> before
+    return [rented]
