@@ -49,9 +49,7 @@ def pretraining_task_group(
         engine_options: JSON-safe options of the engine.
         deferrable: wait in the triggerer (default) or in the worker.
         checkpoint_asset: gets an event with step, loss and digest for the trained checkpoint.
-        objective: as in :class:`OpenRunOperator`; by default the form's field, like the next two.
-        deadline: as in :class:`OpenRunOperator`.
-        max_usd: as in :class:`OpenRunOperator`.
+        objective, deadline, max_usd: as in :class:`OpenRunOperator`; by default the form's fields.
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
 
@@ -59,17 +57,15 @@ def pretraining_task_group(
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
     """
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
+    gang = {"outlets": [] if checkpoint_asset is None else [checkpoint_asset], **(gang_arguments or {})}
     form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
-    outlets = [] if checkpoint_asset is None else [checkpoint_asset]
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
         rents = capacity_arguments is not None
         opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where)
-        trained = RunGangOperator(
-            task_id="run_gang", deferrable=deferrable, outlets=outlets, **where, **dict(gang_arguments or {})
-        )
+        trained = RunGangOperator(task_id="run_gang", deferrable=deferrable, **where, **gang)
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
         released = ReleaseOperator(task_id="release", **where)
         reported = ReportOperator(task_id="report")
