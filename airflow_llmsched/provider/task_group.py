@@ -35,10 +35,8 @@ def pretraining_task_group(
 ) -> TaskGroup:
     """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
 
-    ``release`` and ``report`` are teardowns of ``open_run``, and ``release`` of what is rented, too: they run however
-    the others end. The DAG run succeeds if
-    and only if ``passed`` is reached and ``release`` succeeds. Training, evaluation and release find each other by
-    the run key, not through XCom.
+    ``release`` and ``report`` run however the others end. The DAG run succeeds if and only if ``passed`` is reached and
+    ``release`` succeeds. Training, evaluation and release find each other by the run key, not through XCom.
 
     Args:
         spec: path of a workload spec below the DAG's folder, or a mapping; by default the form's field
@@ -49,7 +47,9 @@ def pretraining_task_group(
         engine_options: JSON-safe options of the engine.
         deferrable: wait in the triggerer (default) or in the worker.
         checkpoint_asset: gets an event with step, loss and digest for the trained checkpoint.
-        objective, deadline, max_usd: as in :class:`OpenRunOperator`; by default the form's fields.
+        objective: as in :class:`OpenRunOperator`; by default the form's field, like the next two.
+        deadline: as in :class:`OpenRunOperator`.
+        max_usd: as in :class:`OpenRunOperator`.
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
 
@@ -68,11 +68,10 @@ def pretraining_task_group(
         trained = RunGangOperator(task_id="run_gang", deferrable=deferrable, **where, **gang)
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
         released = ReleaseOperator(task_id="release", **where)
-        reported = ReportOperator(task_id="report")
         opened >> staged >> planned >> trained >> evaluated
-        setups = [opened, *_renting(capacity_arguments, deferrable=deferrable, after=planned, before=trained)]
-        evaluated >> released.as_teardown(setups=setups, on_failure_fail_dagrun=True)
-        released >> reported.as_teardown(setups=opened, on_failure_fail_dagrun=False)
+        rented = _renting(capacity_arguments, deferrable=deferrable, after=planned, before=trained)
+        evaluated >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
+        released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
         # A teardown that can fail the DAG run hides the tasks before it from Airflow's verdict: without a leaf of their
         # own, a failed training would be a green run. Airflow marks an empty task done without starting a worker.
         evaluated >> EmptyOperator(task_id="passed")
