@@ -31,7 +31,7 @@ test: $(VENV)/.dev ## Run the tests; test-long and test-crash run the rest
 	$(BIN)/pytest -m "stack and not long"
 
 .PHONY: test-long
-test-long: $(VENV)/.dev ## Freeze triggerers and fill pools of a real Airflow for minutes, under many gangs
+test-long: $(VENV)/.dev ## Freeze triggerers, fill pools, rent and lose workers of a real Airflow for minutes
 	$(BIN)/pytest -m long
 
 .PHONY: test-fast

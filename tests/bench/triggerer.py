@@ -23,6 +23,7 @@ from airflow.models.trigger import Trigger
 
 from airflow_llmsched import codec
 from airflow_llmsched.control.poller import WatchState
+from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.triggers.gang import GangTrigger
 from tests.bench.gangs import ENGINE, BenchEngine, channel_root, ended_in, handle_of, key_of, plan_ends
 from tests.bench.sleeping import SleepTrigger
@@ -153,7 +154,15 @@ def _gang_trigger(case: Case, index: int) -> GangTrigger:
         lease_s=case.lease_s,
         deadline_s=time.time() + FOREVER_S,
     )
-    settings = {"engine": ENGINE, "engine_options": {"root": case.root}}
+    scope = RunScope(
+        state_root=f"{case.root}/state",
+        run_key=handle_of(index).key.run,
+        dag_id="dag",
+        run_id=f"run-{index}",
+        task_group_id="pretraining",
+        started_at_s=watch.launched_at_s,
+    )
+    settings = {"engine": ENGINE, "engine_options": {"root": case.root}, "scope": codec.to_plain(scope)}
     return GangTrigger(purpose="train", settings=settings, watch=codec.to_plain(watch))
 
 

@@ -18,5 +18,5 @@ def test_no_machine_is_left_whatever_a_run_died_at(cloud: str) -> None:
     num_runs = int(os.environ.get(crash_combos.BUDGET) or NUM_SMOKE) // (1 if cloud == "sim" else 4)
     tally = ordeals(cloud, num_runs=num_runs, seed=crash_combos.seed())
     assert tally.left == {}
-    assert tally.num_deaths >= num_runs / 2
+    assert tally.num_deaths > 0
     assert tally.num_billed > 0 or num_runs < 40, "the reaper had nothing to do: the harness has lost its teeth"
