@@ -43,7 +43,7 @@ _CLOSED = re.compile(r"closed-(\d{15})\.json")
 class RentalIntent:
     """What a cloud is about to be asked for. ``purpose`` tells apart what one run rents at once; times: Unix seconds.
 
-    ``cloud_options`` are what the adapter ``cloud`` was opened with.
+    ``cloud_options`` are what the adapter ``cloud`` was opened with. ``since_s`` is when whoever rents set out.
     """
 
     key: LeaseKey
@@ -56,6 +56,7 @@ class RentalIntent:
     until_s: float
     at_s: float
     origin: RunOrigin
+    since_s: float = 0.0
     v: int = FORMAT_VERSION
 
     @property

@@ -8,7 +8,7 @@ long, even if nobody ever reads its book again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -121,23 +121,29 @@ class Renter:
             if rental.intent.purpose == purpose:
                 self._give_back(rental, reason)
 
-    def release(self, reason: str = "teardown") -> tuple[str, ...]:
+    def release(self, reason: str = "teardown", *, since_s: float | None = None) -> tuple[str, ...]:
         """Close the book and give back all that the run rented, in it or not. Returns the ids of what was still there.
 
-        Idempotent. What cannot be given back does not keep the others from it.
+        Idempotent. What cannot be given back does not keep the others from it. ``since_s`` is when the caller set out
+        (Unix seconds; None: now): what is rented for whoever set out later is left alone, so that a teardown that stood
+        still through a clear takes nothing from those who came after it.
 
         Raises:
             LeftoverError: names all that clouds did not remove.
             CouldNotLookError: something could not be looked at, or its cloud not be opened; try again.
         """
-        self._book.close(at_s=self._clock.now_s())
+        since_s = self._clock.now_s() if since_s is None else since_s
+        self._book.close(at_s=since_s)
         released: list[str] = []
         left: list[str] = []
         unseen: list[str] = []
         for rental in self._book.open():
-            self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
-        for name, options in by_cloud(self._book.rentals()):
-            self._attempt(partial(self._release_found, name, options), released, left, unseen)
+            if rental.intent.since_s <= since_s:
+                self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
+        rentals = self._book.rentals()
+        later = {each.intent.lease_id for each in rentals if each.intent.since_s > since_s}
+        for name, options in by_cloud(rentals):
+            self._attempt(partial(self._release_found, name, options, later), released, left, unseen)
         if left:
             raise LeftoverError(f"run {self._book.run} has left behind what its clouds do not remove", ids=left)
         if unseen:
@@ -204,6 +210,7 @@ class Renter:
                 until_s=now_s + wanted.hold_s,
                 at_s=now_s,
                 origin=wanted.origin,
+                since_s=wanted.since_s,
             )
 
         intent = self._book.intend(make, generation=wanted.generation, since_s=wanted.since_s)
@@ -235,10 +242,10 @@ class Renter:
         self._give_back(rental, reason)
         return [str(intent.lease_id)] if is_listed else []
 
-    def _release_found(self, name: str, options: str) -> list[str]:
+    def _release_found(self, name: str, options: str, later: Collection[LeaseId]) -> list[str]:
         """Release what carries the run's key and is in no book: one that was lost, or another's of the same key."""
         cloud = self._clouds.named(name, options)
-        found: list[LeaseId] = [lease.id for lease in cloud.find(self._book.run)]
+        found: list[LeaseId] = [lease.id for lease in cloud.find(self._book.run) if lease.id not in later]
         for lease_id in found:
             cloud.release(lease_id)
         return [str(lease_id) for lease_id in found]

@@ -36,14 +36,14 @@ def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
         is_over = False
         raise
     finally:
-        given_back = _give_back(scope) if is_over else ()
+        given_back = _give_back(scope, since_s) if is_over else ()
     return (*stopped, *given_back)
 
 
-def _give_back(scope: RunScope) -> tuple[str, ...]:
+def _give_back(scope: RunScope, since_s: float) -> tuple[str, ...]:
     renter, book = open_renter(scope), open_book(scope)
     try:
-        return renter.release()
+        return renter.release(since_s=since_s)
     finally:
         with contextlib.suppress(StoreError):
             if book.rentals():

@@ -135,6 +135,17 @@ def test_a_worker_that_stood_still_through_the_teardown_rents_nothing(house: Lea
     assert house.harness.billed() == frozenset()
 
 
+def test_a_teardown_that_stood_still_takes_nothing_from_those_who_set_out_after_it(house: LeaseHouse) -> None:
+    old = rent(house)
+    since_s = house.harness.now_s()
+    house.harness.advance(600.0)
+    new = rent(house, generation=1)
+    assert house.renter().release(since_s=since_s) == ()
+    assert house.harness.billed() == {node.id for node in new.nodes}
+    assert rent(house, generation=1).id == new.id != old.id
+    assert house.renter().release() == (new.id,)
+
+
 def test_a_teardown_while_the_cloud_is_asked_gets_everything_back(house: LeaseHouse) -> None:
     """The worker is between its note and the cloud's answer when another process tears the run down."""
     cloud = house.harness.cloud
