@@ -51,7 +51,6 @@ def _give_back(scope: RunScope, since_s: float) -> tuple[str, ...]:
 
 
 def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:
-    stopped = stop_evaluation(GangSettings(scope=scope, engine=engine, engine_options=engine_options))
     training = open_closing_driver(
         scope.store(),
         scope.run_key,
@@ -60,4 +59,5 @@ def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
         dag_id=scope.dag_id,
         run_id=scope.run_id,
     )
-    return (*stopped, *training.release(since_s=since_s))
+    trained = training.release(since_s=since_s)  # first: it is what knows whether the run was begun anew meanwhile
+    return (*stop_evaluation(GangSettings(scope=scope, engine=engine, engine_options=engine_options)), *trained)
