@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # Installed by pip and first: pip reads this machine's own configuration, which may offer a CPU build. uv then keeps it.
 TORCH ?= torch==2.13.0
-# Processes that run tests at once.
+# Processes that run tests at once. Each takes whole files: what a file prepares for its tests is then prepared once.
 JOBS ?= 2
 
 BIN := $(VENV)/bin
@@ -27,16 +27,16 @@ demo: $(VENV)/.demo ## Pretrain a small model for real, preemption included; UI=
 
 .PHONY: test
 test: $(VENV)/.dev ## Run the tests; test-long and test-crash run the rest
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack"
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not stack and not long"
 	$(BIN)/pytest -m "stack and not long"
 
 .PHONY: test-long
-test-long: $(VENV)/.dev ## Freeze triggerers, fill pools, rent and lose workers of a real Airflow for minutes
+test-long: $(VENV)/.dev ## What takes minutes: frozen triggerers, full pools, renting and lost workers of a real Airflow
 	$(BIN)/pytest -m long
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## Run the tests that start neither Airflow nor PyTorch ranks
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not stack and not torch"
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not stack and not long and not torch"
 
 .PHONY: test-crash
 test-crash: $(VENV)/.dev ## Shoot workers, triggerers and teardowns at every effect; BUDGET=150 of each engine, SEED=1, ONLY=... to repeat one

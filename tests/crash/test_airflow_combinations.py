@@ -20,7 +20,7 @@ from tests.support.crash_combos import ALL, BUDGET, ONLY, PROPERTY, Combination,
 from tests.support.gang_runs import DAGS, GangRuns
 from tests.support.processes import ProcessSampler
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.xdist_group("stack"), pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(3600)]
 
 NUM_FOR_ONE = 5
 """Of combinations on another engine, for the time that one here takes: what a budget is divided by."""

@@ -120,6 +120,7 @@ def test_a_recorder_notes_first_and_last_passages_and_where_they_were() -> None:
     assert recorder.passed[2] == (Shot(inner, Side.BEFORE, 2), "triggerer")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_point_of_the_code_is_shot_on_both_sides_and_frozen() -> None:
     """All of it is computed: the points from the source, the shots by playing every scenario unharmed."""

@@ -15,7 +15,7 @@ from airflow_llmsched.testing.airflow_stack import COMPONENTS, AirflowStack, run
 from airflow_llmsched.testing.keeper import ProcessId, members
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 DAGS = Path(__file__).parent / "dags"
 
 

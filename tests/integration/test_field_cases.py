@@ -18,7 +18,7 @@ from tests.support.gangs import Sampler, live_by_engine, processes_by_attempt
 from tests.support.lifecycle import LIMIT_S, Run, assert_released, task, worker_of
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 SECRET = "hf_TESTsecret123"
 FROM_GANG_ON = ("run_gang", "evaluate_checkpoint", "passed", "release", "report")

@@ -25,7 +25,7 @@ from tests.support.gangs import Sampler, live_by_engine, processes_by_attempt
 from tests.support.lifecycle import HOLD_AT, LIMIT_S, Run, assert_released, task, worker_of
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 DEMO_SPEC = Path(__file__).resolve().parents[2] / "dags" / "specs" / "byte_gpt_demo.yaml"
 

@@ -11,7 +11,7 @@ from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.reports import files
 from tests.support.dag_runs import run_dags
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("modes")]
+pytestmark = [pytest.mark.timeout(400)]
 
 CASES = {
     "good": {},

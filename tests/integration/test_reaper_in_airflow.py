@@ -24,7 +24,7 @@ from tests.support.local_engine import LocalHarness
 from tests.support.orphans import hung_agents
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 RUNS = {"reaped-finished": "finished", "reaped-never-was": "unknown", "spared-running": "running"}
 

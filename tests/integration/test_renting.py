@@ -16,7 +16,7 @@ from airflow_llmsched.testing.airflow_stack import AirflowStack
 from tests.support.aws_proxy import ACCOUNT, AwsProxy, aws_server
 from tests.support.lifecycle import Run, task
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.xdist_group("stack"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(300)]
 
 KEY = "AKIAOFTHECONNECTION"
 PENDING = ("rent-whole", "rent-failed")

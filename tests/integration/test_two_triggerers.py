@@ -18,7 +18,7 @@ from airflow_llmsched.testing.airflow_stack import AirflowStack
 from tests.support.gang_runs import DAGS, NUM_STEPS, GangRuns, Processes
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.xdist_group("stack"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(600)]
 
 log = logging.getLogger(__name__)
 
