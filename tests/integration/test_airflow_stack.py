@@ -94,6 +94,7 @@ def test_the_stack_ends_when_its_owner_is_killed_hard(tmp_path):
     wait_until(lambda: running_stack(home) is None, limit_s=10)
 
 
+@pytest.mark.long
 def test_a_detached_stack_lives_on_until_it_is_stopped(tmp_path):
     home = tmp_path / "home"
     subprocess.run([sys.executable, "-c", OWNER, str(home), str(DAGS), "detach"], check=True)

@@ -90,6 +90,7 @@ def test_a_worker_shot_around_its_submit_leaves_a_gang_that_the_retry_adopts(run
     assert_released(run)
 
 
+@pytest.mark.long
 def test_a_gang_that_ended_while_its_worker_was_dead_is_not_trained_again(stack, runs):
     """Field case A12: the same generation's result is taken, and it is not watched for ever."""
     run = runs["unwatched"]

@@ -58,6 +58,7 @@ def runs(stack, tmp_path_factory) -> dict[str, Run]:
     return {run.run_id: run for run in started}
 
 
+@pytest.mark.long
 def test_a_gang_outlives_its_worker_and_the_retry_adopts_it(stack, runs):
     run = runs["killed"]
     before = run.wait_until_held("running")
