@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_llmsched.cli.airflow_word import RestWord
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.deployment import known_deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseFinding, LeaseReaper
 from airflow_llmsched.control.open_clouds import open_adapter

@@ -16,6 +16,15 @@ from airflow_llmsched.specs.quantities import parse_bytes, parse_duration_s
 GB = 1e9
 
 
+WISHES = ("regions", "jurisdictions", "vendors", "capacity_types")
+"""Arguments of a task that say where capacity may come from: filters, each narrowing what the spec allows."""
+
+
+def wishes_of(task: object) -> Mapping[str, Sequence[str]]:
+    """Return what a task was told of each wish."""
+    return {name: getattr(task, name) for name in WISHES}
+
+
 def capacity_request(
     *,
     clouds: Mapping[str, Mapping[str, Any]],

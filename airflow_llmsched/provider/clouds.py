@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.open_clouds import open_adapter
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.objects.open import open_store

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.agent import holds
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import RunPhase

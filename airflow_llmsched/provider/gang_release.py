@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.errors import StoreError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.runs import RunDriver

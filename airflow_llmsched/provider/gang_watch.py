@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched import codec
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import watching
-from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.events import Handover
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.ports import Engine, RunChannel

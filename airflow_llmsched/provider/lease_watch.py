@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.lease import NoticeKind

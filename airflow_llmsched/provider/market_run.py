@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, TransientError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.poller import KeepWatching, Observation, WatchState, observe
 from airflow_llmsched.control.watching import Told, Unseen, ask
 from airflow_llmsched.domain.gang import GangHandle, GangStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseReaper
 from airflow_llmsched.control.reaper import ReaperLimits

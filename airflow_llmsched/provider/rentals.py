@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.lease_book import LeaseBook
 from airflow_llmsched.control.market import Market, ask_market
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted

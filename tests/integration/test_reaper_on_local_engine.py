@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.reaper import AirflowWord, Reap, ReaperLimits, Spare

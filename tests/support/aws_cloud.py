@@ -18,9 +18,8 @@ from airflow_llmsched.domain.identity import LeaseKey, NodeId, RunOrigin
 from airflow_llmsched.domain.lease import NodeNotice, NoticeKind
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.sim.clock import VirtualClock
-from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.aws_proxy import ACCOUNT, aws_server
-from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
+from tests.support.planned_cloud import PlannedCloudHarness
 
 REGION = "us-east-1"
 SHAPE = "p4d.24xlarge"
@@ -36,13 +35,14 @@ def aws_offer(
     return Offer(pool=pool, usd_per_hour=32.77, priced_at_s=1_750_000_000.0, source="test")
 
 
-class AwsCloudHarness(CloudHarness):
+class AwsCloudHarness(PlannedCloudHarness):
     """Its server is this process's only one: a new harness empties the account of the one before."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = VirtualClock()
         self.proxy, self.address = aws_server()
         self.proxy.reset(now_s=self.clock.now_s)
+        self.plan = self.proxy.plan  # which the reset has made anew
         self.sqs = self.client("sqs")
         self.queue_url = self.sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
         self._options = {
@@ -57,10 +57,6 @@ class AwsCloudHarness(CloudHarness):
     def close(self) -> None:
         """Fail when the stand-in itself went wrong: the adapter takes that for a bad day of EC2's."""
         assert self.proxy.world.crashes == []
-
-    @property
-    def plan(self) -> FaultPlan:
-        return self.proxy.plan
 
     @property
     def backend(self) -> Any:
@@ -78,12 +74,6 @@ class AwsCloudHarness(CloudHarness):
 
     def spot_offer(self) -> Offer:
         return aws_offer("us-east-1b", capacity_type=CapacityType.SPOT)
-
-    def now_s(self) -> float:
-        return self.clock.now_s()
-
-    def advance(self, duration_s: float) -> None:
-        self.clock.sleep(duration_s)
 
     def billed(self) -> frozenset[str]:
         instances = [
@@ -105,20 +95,8 @@ class AwsCloudHarness(CloudHarness):
     def limit_quota(self, offer: Offer, *, num_nodes: int) -> None:
         self.proxy.world.quota[offer.pool.region] = num_nodes
 
-    def lose_reply(self) -> None:
-        self.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=frozenset({CallKind.CREATE}))
-
-    def throttle(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.THROTTLED, num_calls=num_calls)
-
-    def refuse_removal(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.FAILED, num_calls=num_calls, kinds=frozenset({CallKind.REMOVE}))
-
     def hide_new(self) -> None:
         self.proxy.world.hide_for_s = self.cloud.consistency_s
-
-    def go_dark(self, *, is_dark: bool) -> None:
-        self.plan.go_dark(is_dark=is_dark)
 
     def preempt(self, node: NodeId) -> None:
         self.proxy.preempt(REGION, str(node))

@@ -12,9 +12,8 @@ from airflow_llmsched.domain.capacity import Offer, Pool
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.sim.clock import VirtualClock
-from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.azure_server import GROUP, REGION, RESERVATIONS, SHAPE, SUBSCRIPTION, AzureServer, price
-from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
+from tests.support.planned_cloud import PlannedCloudHarness
 
 SUBNET = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/ranks"
 
@@ -30,12 +29,13 @@ class AnyToken:
         return AccessToken("t0ken", int(time.time()) + 3600)
 
 
-class AzureCloudHarness(CloudHarness):
+class AzureCloudHarness(PlannedCloudHarness):
     """Close it when done: it runs a server."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = VirtualClock()
         self.server = AzureServer(self.clock)
+        self.plan = self.server.plan
         self.server.prices = [price(98.32), price(39.33, spot=True)]
         self.server.__enter__()
         self._options = options
@@ -47,10 +47,6 @@ class AzureCloudHarness(CloudHarness):
 
     def close(self) -> None:
         self.server.__exit__()
-
-    @property
-    def plan(self) -> FaultPlan:
-        return self.server.plan
 
     def reopen(self) -> AzureCloud:
         settings: dict[str, Any] = {
@@ -78,12 +74,6 @@ class AzureCloudHarness(CloudHarness):
         pool = self.pool(CapacityType.SPOT, "2")
         return Offer(pool=pool, usd_per_hour=39.33, priced_at_s=self.now_s(), source="test")
 
-    def now_s(self) -> float:
-        return self.clock.now_s()
-
-    def advance(self, duration_s: float) -> None:
-        self.clock.sleep(duration_s)
-
     def billed(self) -> frozenset[str]:
         return self.server.billed()
 
@@ -94,20 +84,8 @@ class AzureCloudHarness(CloudHarness):
     def limit_quota(self, offer: Offer, *, num_nodes: int) -> None:
         self.server.quota_nodes = num_nodes
 
-    def lose_reply(self) -> None:
-        self.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=frozenset({CallKind.CREATE}))
-
-    def throttle(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.THROTTLED, num_calls=num_calls)
-
-    def refuse_removal(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.FAILED, num_calls=num_calls, kinds=frozenset({CallKind.REMOVE}))
-
     def hide_new(self) -> None:
         self.server.hides_new = True
-
-    def go_dark(self, *, is_dark: bool) -> None:
-        self.plan.go_dark(is_dark=is_dark)
 
     def preempt(self, node: NodeId) -> None:
         self.server.evict(node)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +22,7 @@ from azure.mgmt.compute import models
 from airflow_llmsched.sim.clock import VirtualClock
 from tests.support.azure_bodies import BodyError, check
 from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
+from tests.support.http_server import LocalServer, QuietHandler
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000001"
 GROUP = "llmsched"
@@ -83,7 +84,7 @@ class ScaleSet:
         return zone, self.body["properties"]["virtualMachineProfile"].get("priority") == "Spot"
 
 
-class AzureServer:
+class AzureServer(LocalServer):
     """One resource group. ``num_free`` more machines can be had in each zone and way of renting."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -105,19 +106,7 @@ class AzureServer:
         self.refusals: list[str] = []
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> AzureServer:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_handler(self))
 
     # What the harness does beyond the interface
 
@@ -503,7 +492,7 @@ def price(usd_per_hour: float, *, spot: bool = False, **changes: Any) -> dict[st
 
 
 def _handler(server: AzureServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
@@ -525,8 +514,5 @@ def _handler(server: AzureServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(text)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-            return
 
     return Handler

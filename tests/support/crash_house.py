@@ -18,9 +18,9 @@ from typing import Any
 
 from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.dcp import DcpFormat
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import fencing, runs, snapshots
 from airflow_llmsched.control import journal as journals
-from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.control.closing import SPEC_FILE, open_closing_driver
 from airflow_llmsched.control.context import Outcome, RunContext, Watch
 from airflow_llmsched.control.deployment import deployment_id

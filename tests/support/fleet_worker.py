@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from airflow_llmsched.clouds.clock import MachineClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.onprem.fleet import Fleet, Reservation
 from airflow_llmsched.clouds.onprem.reservations import Reservations
 from airflow_llmsched.domain.capacity import Pool
@@ -26,7 +26,7 @@ def choose(fleet: Fleet, *, key: LeaseKey, nodes: list[NodeId], num_nodes: int) 
 
 def main(root: str, letter: str, num_rounds: int) -> None:
     chance = random.Random(letter)
-    mine = Reservations(LocalStore(root), fleet="hall", clock=MachineClock(), snapshot_every=4)
+    mine = Reservations(LocalStore(root), fleet="hall", clock=SystemClock(), snapshot_every=4)
     nodes = [NodeId(f"n{number}") for number in range(4)]
     for rental in range(1, num_rounds + 1):
         key = LeaseKey(run=RunKey(f"ls-{letter * 20}"), generation=1, rental=rental)

@@ -13,10 +13,9 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import NodeNotice
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.sim.clock import VirtualClock
-from airflow_llmsched.testing.cloud_contract import CloudHarness
-from tests.support.cloud_faults import CallKind, CloudFault
 from tests.support.gcp_server import GcpServer
 from tests.support.gcp_world import API, PROJECT, Json, World
+from tests.support.planned_cloud import PlannedCloudHarness
 
 SHAPE = "a3-highgpu-8g"
 ZONE, SPOT_ZONE = "us-central1-a", "us-central1-b"
@@ -47,7 +46,7 @@ TPU = "v5litepod-16"
 """A slice of 16 chips."""
 
 
-class GcpCloudHarness(CloudHarness):
+class GcpCloudHarness(PlannedCloudHarness):
     """Close it: it listens on a port."""
 
     def __init__(self, **options: Any) -> None:
@@ -55,7 +54,7 @@ class GcpCloudHarness(CloudHarness):
         self.world = World(self.clock)
         self.world.rooms = {(zone, SHAPE): 8 for zone in (ZONE, SPOT_ZONE)}
         self.world.shelf.machine_types = [machine_type(zone) for zone in (ZONE, SPOT_ZONE)]
-        self.server = GcpServer(self.world)
+        self.server = GcpServer(self.world).__enter__()
         self.plan = self.server.plan
         self._options = options
         self.cloud: GcpCloud = self.reopen()
@@ -64,14 +63,14 @@ class GcpCloudHarness(CloudHarness):
         self.world.keeps_disks = True
 
     def close(self) -> None:
-        self.server.close()
+        self.server.__exit__()
 
     def reopen(self, **options: Any) -> GcpCloud:
         return GcpCloud(
             project=PROJECT,
             regions=["us-central1"],
             image=IMAGE,
-            endpoint_url=self.server.url,
+            endpoint_url=self.server.address,
             credentials=AnonymousCredentials(),
             clock=self.clock,
             **{**self._options, **options},
@@ -82,9 +81,6 @@ class GcpCloudHarness(CloudHarness):
 
     def spot_offer(self) -> Offer:
         return gcp_offer(SPOT_ZONE, CapacityType.SPOT)
-
-    def now_s(self) -> float:
-        return self.clock.now_s()
 
     def advance(self, duration_s: float) -> None:
         self.clock.sleep(duration_s)
@@ -99,20 +95,8 @@ class GcpCloudHarness(CloudHarness):
     def limit_quota(self, offer: Offer, *, num_nodes: int) -> None:
         self.world.quota[offer.pool.region] = num_nodes
 
-    def lose_reply(self) -> None:
-        self.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=frozenset({CallKind.CREATE}))
-
-    def throttle(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.THROTTLED, num_calls=num_calls)
-
-    def refuse_removal(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.FAILED, num_calls=num_calls, kinds=frozenset({CallKind.REMOVE}))
-
     def hide_new(self) -> None:
         self.world.hides_new = True
-
-    def go_dark(self, *, is_dark: bool) -> None:
-        self.plan.go_dark(is_dark=is_dark)
 
     def preempt(self, node: NodeId) -> None:
         if any(name.endswith(f"/{node}") for name in self.world.tpus.nodes):

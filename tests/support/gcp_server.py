@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,6 +14,7 @@ from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
 from tests.support.gcp_errors import Refused
 from tests.support.gcp_world import Json, Thing, World
 from tests.support.google_discovery import Discovery, Match, discovery
+from tests.support.http_server import LocalServer, QuietHandler
 
 INTERFACES = ("compute.v1", "tpu.v2", "cloudbilling.v1")
 PAGE_SIZE = 3
@@ -38,7 +39,7 @@ CREATING = ("instances.bulkInsert", "instanceGroupManagerResizeRequests.insert")
 """What may cost money from then on."""
 
 
-class GcpServer:
+class GcpServer(LocalServer):
     """One project's Compute Engine on a port of its own. ``unreachable``: a zone that lists leave out, saying so."""
 
     def __init__(self, world: World) -> None:
@@ -49,18 +50,11 @@ class GcpServer:
         self.faults: list[str] = []
         self.interfaces: tuple[Discovery, ...] = tuple(map(discovery, INTERFACES))
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__(_handler(self))
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}"
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop. Raises ``AssertionError`` for calls that Google does not have, and for answers that it never gives."""
-        self._http.shutdown()
-        self._http.server_close()
+        super().__exit__()
         assert self.faults == []
 
     def answer(self, verb: str, url: str, body: Json | None) -> tuple[int, Json]:
@@ -160,7 +154,7 @@ class GcpServer:
 
 
 def _handler(server: GcpServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1
         disable_nagle_algorithm = True
@@ -193,9 +187,6 @@ def _handler(server: GcpServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         do_GET = do_POST = do_DELETE = do_PATCH = handle_call
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-            """Say nothing."""
 
     return Handler
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_llmsched.checkpoints.dcp import DcpFormat
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.context import Failed, RunContext, Succeeded
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.http_server import LocalServer, QuietHandler
 
 TOKEN = "t0ken"
 NAME = "ls-x_3"
 
 
-class MetadataService:
+class MetadataService(LocalServer):
     """All three at once. ``aws`` is the instance action, ``azure`` the events, ``gcp`` whether it was preempted."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class MetadataService:
         self.num_asked = 0
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def _answer(self) -> None:
                 service.num_asked += 1
                 status, text = service._said(self.command, self.path, dict(self.headers))
@@ -36,22 +36,7 @@ class MetadataService:
 
             do_GET = do_PUT = _answer
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> MetadataService:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler)
 
     def _said(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         """Return what is said; 404 elsewhere, 400 without the header that keeps others' browsers out."""

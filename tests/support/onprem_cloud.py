@@ -16,9 +16,9 @@ from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import StoreError
 from airflow_llmsched.ports import ObjectInfo, ObjectStore
 from airflow_llmsched.sim.clock import VirtualClock
-from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.cloud_faults import CallKind, CloudFault, FaultPlan
 from tests.support.memory_store import MemoryStore
+from tests.support.planned_cloud import PlannedCloudHarness
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class FaultyStore:
         raise StoreError(f"the store does not answer: {fault.name.lower()}")
 
 
-class OnPremCloudHarness(CloudHarness):
+class OnPremCloudHarness(PlannedCloudHarness):
     """Eight nodes in each of two halls; the house lends those of the second one as spot, and takes them back."""
 
     def __init__(self, store: ObjectStore | None = None) -> None:
@@ -97,12 +97,6 @@ class OnPremCloudHarness(CloudHarness):
     def spot_offer(self) -> Offer:
         return self._offer("hall-2", CapacityType.SPOT)
 
-    def now_s(self) -> float:
-        return self.clock.now_s()
-
-    def advance(self, duration_s: float) -> None:
-        self.clock.sleep(duration_s)
-
     def billed(self) -> frozenset[str]:
         """Return the nodes that records keep from others, read without the adapter."""
         held: dict[str, list[str]] = {}
@@ -132,20 +126,8 @@ class OnPremCloudHarness(CloudHarness):
         self.inventory["max_nodes"] = len(self.billed()) + num_nodes
         self.write()
 
-    def lose_reply(self) -> None:
-        self.plan.order(CloudFault.UNANSWERED, num_calls=1, kinds=frozenset({CallKind.CREATE}))
-
-    def throttle(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.THROTTLED, num_calls=num_calls)
-
-    def refuse_removal(self, *, num_calls: int) -> None:
-        self.plan.order(CloudFault.FAILED, num_calls=num_calls, kinds=frozenset({CallKind.REMOVE}))
-
     def hide_new(self) -> None:
         """Nothing to do: a store lists at once what it holds."""
-
-    def go_dark(self, *, is_dark: bool) -> None:
-        self.plan.go_dark(is_dark=is_dark)
 
     def preempt(self, node: NodeId) -> None:
         for pool in self.inventory["pools"]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import open_clouds
-from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.ports import Clock, Cloud
 from airflow_llmsched.registry import AdapterGroup

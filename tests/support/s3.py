@@ -6,14 +6,13 @@ import contextlib
 import http.client
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from tests.support.http_server import LocalServer, QuietHandler
 
 CONFIG = {"aws_access_key_id": "test", "aws_secret_access_key": "S3CR3T-KEY", "aws_region": "us-east-1"}
 CLIENT_OPTIONS = {"allow_http": True}
@@ -57,7 +56,7 @@ def make_bucket(address: str, name: str) -> None:
 _ANY_SIGNATURE = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00"
 
 
-class LossyProxy:
+class LossyProxy(LocalServer):
     """Passes requests on and, for the next ``num_to_lose`` PUTs, gives ``status`` in place of the server's answer."""
 
     def __init__(self, upstream: str) -> None:
@@ -66,7 +65,7 @@ class LossyProxy:
         self.num_puts = 0
         proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def _pass_on(self) -> None:
@@ -90,19 +89,4 @@ class LossyProxy:
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> LossyProxy:
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import threading
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from http.server import BaseHTTPRequestHandler
+from typing import Literal
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from airflow_llmsched.errors import ObjectMissingError
 from airflow_llmsched.ports import ObjectStore
+from tests.support.http_server import LocalServer, QuietHandler
 
 
-class SignedStore:
+class SignedStore(LocalServer):
     """A ``Presigner`` that serves what it signs, for the length of a ``with`` block.
 
     ``cut`` drops every connection, ``refuse`` answers with that status, ``slow_s`` delays each answer, ``lose_answers``
@@ -32,26 +32,14 @@ class SignedStore:
         self.puts: list[str] = []
         self._store = store
         self._secret = hashlib.sha256(repr(store).encode()).digest()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._address = f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(self._handler())
 
     def presign(self, method: Literal["GET", "PUT"], keys: Sequence[str], *, lifetime_s: float) -> Sequence[str]:
         expires = f"{self.clock_s() + lifetime_s:.3f}"
         return [
-            f"{self._address}/{quote(key)}?expires={expires}&signature={self._sign(method, key, expires)}"
+            f"{self.address}/{quote(key)}?expires={expires}&signature={self._sign(method, key, expires)}"
             for key in keys
         ]
-
-    def __enter__(self) -> SignedStore:
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def _sign(self, method: str, key: str, expires: str) -> str:
         return hmac.new(self._secret, f"{method}\n{key}\n{expires}".encode(), hashlib.sha256).hexdigest()
@@ -86,7 +74,7 @@ class SignedStore:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         signed = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 answer = signed._answer(self.command, self.path, body)
@@ -100,8 +88,5 @@ class SignedStore:
                     self.wfile.write(answer[1])
 
             do_GET = do_PUT = _serve
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-                return
 
         return Handler

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.aws.states import Reaction, reaction
-from airflow_llmsched.clouds.clock import MachineClock
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.ports import Clock
 
@@ -46,7 +46,7 @@ class AwsClient:
     """
 
     def __init__(self, session: Any = None, *, endpoint_url: str = "", clock: Clock | None = None) -> None:
-        self.clock = clock or MachineClock()
+        self.clock = clock or SystemClock()
         self._session = session
         self._endpoint_url = endpoint_url or None
 

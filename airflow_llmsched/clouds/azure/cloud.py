@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.azure import client as wire
 from airflow_llmsched.clouds.azure import offers as catalogue
 from airflow_llmsched.clouds.azure import render, view
@@ -21,7 +22,6 @@ from airflow_llmsched.clouds.azure.offers import Size
 from airflow_llmsched.clouds.azure.render import AzureSettings
 from airflow_llmsched.clouds.azure.sets import ScaleSets
 from airflow_llmsched.clouds.azure.tags import NAME, LeaseTags
-from airflow_llmsched.clouds.clock import MachineClock
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId
@@ -87,7 +87,7 @@ class AzureCloud:
             max_spot_usd_per_hour=max_spot_usd_per_hour,
             reservation_groups=reservation_groups or {},
         )
-        self._clock = clock or MachineClock()
+        self._clock = clock or SystemClock()
         self._client = AzureClient(
             endpoint_url=endpoint_url or wire.ENDPOINT,
             prices_url=prices_url or wire.PRICES,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from airflow_llmsched.clouds.clock import MachineClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.gcp import offers, record, sight, topology, tpu_words
 from airflow_llmsched.clouds.gcp.catalogue import PriceList
 from airflow_llmsched.clouds.gcp.client import ComputeClient
@@ -66,7 +66,7 @@ class GcpCloud:
     ) -> None:
         self._regions = tuple(regions)
         self._queued_shapes = frozenset(queued_shapes)
-        self._clock = clock or MachineClock()
+        self._clock = clock or SystemClock()
         access = {"project": project, "endpoint_url": endpoint_url, "credentials": credentials, "clock": self._clock}
         self._client = ComputeClient(**access)
         self._lookout = Lookout(self._client, self._clock)

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from airflow_llmsched.clouds.gcp import record, sight, states
@@ -117,7 +118,7 @@ class Remover:
             return [
                 Step(
                     path=sight.path(place, collection, row),
-                    call=lambda name=row["name"]: delete(place, name),  # type: ignore[misc]  # a default binds it now
+                    call=partial(delete, place, row["name"]),
                 )
                 for row in rows
             ]

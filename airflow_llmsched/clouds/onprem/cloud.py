@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_llmsched.clouds.clock import MachineClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.onprem import inventory as inventories
 from airflow_llmsched.clouds.onprem.choose import choose
 from airflow_llmsched.clouds.onprem.fleet import Fleet, Reservation
@@ -75,7 +75,7 @@ class OnPremCloud:
         self._region = region
         self._jurisdiction = jurisdiction
         self._usd_per_hour = usd_per_hour or {}
-        self._clock = clock or MachineClock()
+        self._clock = clock or SystemClock()
         self._reservations = Reservations(store, fleet=fleet, clock=self._clock)
 
     def offers(self, need: Requirement) -> Sequence[Offer]:

@@ -203,7 +203,7 @@ class ProvisionCapacityOperator(RunOperator):
 
     def _settings(self, context: Context) -> RentalSettings:
         from airflow_llmsched.errors import SpecError
-        from airflow_llmsched.provider.capacity_arguments import capacity_request
+        from airflow_llmsched.provider.capacity_arguments import capacity_request, wishes_of
         from airflow_llmsched.provider.config import handoff_limit_s
         from airflow_llmsched.provider.rentals import RentalSettings
         from airflow_llmsched.provider.run_scope import generation_of
@@ -218,12 +218,7 @@ class ProvisionCapacityOperator(RunOperator):
         request = capacity_request(
             clouds=self.clouds,
             shapes=self.shapes,
-            wishes={
-                "regions": self.regions,
-                "jurisdictions": self.jurisdictions,
-                "vendors": self.vendors,
-                "capacity_types": self.capacity_types,
-            },
+            wishes=wishes_of(self),
             data=self.data,
             deadline_s=None if deadline_s is None else scope.started_at_s + deadline_s,
             rework=self.rework,

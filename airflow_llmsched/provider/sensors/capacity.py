@@ -101,17 +101,12 @@ class CapacitySensor(BaseSensorOperator):
         return quote
 
     def _request(self) -> CapacityRequest:
-        from airflow_llmsched.provider.capacity_arguments import capacity_request
+        from airflow_llmsched.provider.capacity_arguments import capacity_request, wishes_of
 
         return capacity_request(
             clouds=self.clouds,
             shapes=self.shapes,
-            wishes={
-                "regions": self.regions,
-                "jurisdictions": self.jurisdictions,
-                "vendors": self.vendors,
-                "capacity_types": self.capacity_types,
-            },
+            wishes=wishes_of(self),
             data=(),
             deadline_s=None,
             rework="0s",

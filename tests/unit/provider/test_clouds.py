@@ -5,9 +5,9 @@ import types
 
 import pytest
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.onprem.cloud import OnPremCloud
 from airflow_llmsched.control import open_clouds
-from airflow_llmsched.control.clock import SystemClock
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.provider.clouds import open_cloud

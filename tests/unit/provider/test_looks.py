@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.domain.gang import GangPhase, GangStatus
 from airflow_llmsched.errors import InternalError
 from airflow_llmsched.provider.looks import MAX_READERS, Look, Readers

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import boto3
@@ -13,13 +12,6 @@ from airflow_llmsched.clouds.aws.states import Reaction
 from airflow_llmsched.errors import CouldNotLookError
 from tests.support.aws_cloud import REGION, AwsCloudHarness, session
 from tests.support.cloud_faults import CloudFault
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 @pytest.fixture

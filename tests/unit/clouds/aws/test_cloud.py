@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -32,13 +31,6 @@ from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, lease_key, ori
 from tests.support.aws_cloud import REGION, SHAPE, AwsCloudHarness, aws_offer
 from tests.support.cloud_faults import CallKind, CloudFault
 from tests.support.source import ROOT
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 def acquire(harness: AwsCloudHarness, *, cloud: AwsCloud | None = None, rental: int = 1, **changes: Any) -> Lease:

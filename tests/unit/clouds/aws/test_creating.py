@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_llmsched.clouds.aws import creating
@@ -15,13 +13,6 @@ from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
 from tests.support.aws_cloud import AwsCloudHarness, session
 
 WINDOW_S = 60.0
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 @pytest.fixture

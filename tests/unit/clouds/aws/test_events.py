@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_llmsched.clouds.aws import events, tags
@@ -15,13 +13,6 @@ from tests.support.cloud_faults import CallKind, CloudFault
 
 WARNING = "EC2 Spot Instance Interruption Warning"
 HINT = "EC2 Instance Rebalance Recommendation"
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 @pytest.fixture

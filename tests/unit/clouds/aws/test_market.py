@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,13 +17,6 @@ from airflow_llmsched.domain.workload import CapacityType, CapacityWish
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.sim.clock import VirtualClock
 from tests.support.aws_cloud import REGION, SHAPE, AwsCloudHarness, aws_offer, session
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 def market(harness: AwsCloudHarness, **options: Any) -> Market:

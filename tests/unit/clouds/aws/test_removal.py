@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_llmsched.clouds.aws import removal
@@ -11,13 +9,6 @@ from airflow_llmsched.errors import CouldNotLookError, LeftoverError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN, lease_key, origin
 from tests.support.aws_cloud import REGION, AwsCloudHarness
 from tests.support.cloud_faults import CallKind, CloudFault
-
-
-@pytest.fixture
-def harness() -> Iterator[AwsCloudHarness]:
-    made = AwsCloudHarness()
-    yield made
-    made.close()
 
 
 def rented(harness: AwsCloudHarness, *, is_spot: bool = False, num_nodes: int = 2) -> Lease:

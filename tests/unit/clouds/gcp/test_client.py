@@ -16,7 +16,7 @@ __all__ = ["harness"]  # a fixture is used by its name
 @pytest.fixture
 def client(harness: GcpCloudHarness) -> ComputeClient:
     return ComputeClient(
-        project=PROJECT, endpoint_url=harness.server.url, credentials=AnonymousCredentials(), clock=harness.clock
+        project=PROJECT, endpoint_url=harness.server.address, credentials=AnonymousCredentials(), clock=harness.clock
     )
 
 

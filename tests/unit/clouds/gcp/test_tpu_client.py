@@ -24,7 +24,7 @@ def harness() -> Iterator[TpuHarness]:
 @pytest.fixture
 def client(harness: TpuHarness) -> TpuClient:
     return TpuClient(
-        project=PROJECT, endpoint_url=harness.server.url, credentials=AnonymousCredentials(), clock=harness.clock
+        project=PROJECT, endpoint_url=harness.server.address, credentials=AnonymousCredentials(), clock=harness.clock
     )
 
 

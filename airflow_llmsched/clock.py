@@ -1,4 +1,4 @@
-"""The clock that workers and watchers go by, where time is not simulated."""
+"""The clock that workers, watchers and clouds go by, where time is not simulated."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from airflow_llmsched.control.clock import SystemClock
+from airflow_llmsched.clock import SystemClock
 
 
 def test_the_clock_tells_unix_seconds() -> None:
