@@ -78,7 +78,11 @@ def _gcp_credentials(conn_id: str) -> Any:
 def _azure_credential(conn_id: str) -> Any:
     from airflow.providers.microsoft.azure.hooks.base_azure import AzureBaseHook  # noqa: PLC0415 - an extra, and slow
 
-    return AzureBaseHook(conn_id=conn_id)  # has get_token, which is all that a token credential needs
+    credential = AzureBaseHook(conn_id=conn_id).get_credential()
+    if not hasattr(credential, "get_token"):  # the hook's default is an old kind that azure-core cannot use
+        hint = 'put "use_azure_identity_object": true into the connection\'s extra'
+        raise SpecError(path=CONNECTION, value=conn_id, hint=hint)
+    return credential
 
 
 _SIGN_IN: Mapping[str, Callable[[str], Any]] = {

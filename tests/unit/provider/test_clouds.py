@@ -104,14 +104,40 @@ def test_other_clouds_sign_in_by_their_providers_hooks(opened, monkeypatch, clou
         def get_credentials(self):
             return self
 
+        get_credential = get_credentials
+
+        def get_token(self, *_scopes):
+            raise NotImplementedError
+
+    put_hook(monkeypatch, hook, Hook)
+    open_cloud(cloud, {"conn_id": "mine"})
+    assert opened[0]["credentials"].arguments == {argument: "mine"}
+
+
+def test_azures_old_kind_of_credential_is_refused_with_the_next_step(opened, monkeypatch):
+    """What its hook returns unless the connection says otherwise has no ``get_token`` (provider 15.2.1)."""
+
+    class Hook:
+        def __init__(self, *, conn_id):
+            pass
+
+        def get_credential(self):
+            return object()
+
+    put_hook(monkeypatch, "airflow.providers.microsoft.azure.hooks.base_azure.AzureBaseHook", Hook)
+    with pytest.raises(SpecError, match="use_azure_identity_object"):
+        open_cloud("azure", {"conn_id": "mine"})
+    assert opened == []
+
+
+def put_hook(monkeypatch, hook, kind):
+    """Have ``kind`` be imported as the hook, and a connection ``mine`` be there."""
     module, _, name = hook.rpartition(".")
     parts = module.split(".")
     for depth in range(3, len(parts) + 1):
         monkeypatch.setitem(sys.modules, ".".join(parts[:depth]), types.ModuleType(parts[depth - 1]))
-    setattr(sys.modules[module], name, Hook)
+    setattr(sys.modules[module], name, kind)
     monkeypatch.setenv("AIRFLOW_CONN_MINE", CONNECTION)
-    open_cloud(cloud, {"conn_id": "mine"})
-    assert opened[0]["credentials"].arguments == {argument: "mine"}
 
 
 @pytest.mark.parametrize(
