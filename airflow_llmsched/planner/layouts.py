@@ -12,9 +12,13 @@ from enum import StrEnum
 
 import numpy as np
 
+from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.layout_table import RECOMPUTE_ORDER, BoolArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import heaviest_phase
+
+NUM_POLICIES = RECOMPUTE_ORDER.index(Recompute.FULL) + 1
+"""Recompute policies that are tried: none, selective and full."""
 
 
 class LayoutRule(StrEnum):
@@ -111,7 +115,7 @@ def _candidates(question: _Question) -> LayoutTable:
         _choices(pins.micro_batch_size, micro_batches),
         _choices(
             None if pins.recompute is None else RECOMPUTE_ORDER.index(pins.recompute),
-            range(len(RECOMPUTE_ORDER)) if question.model else [0],
+            range(NUM_POLICIES) if question.model else [0],
         ),
     )
     tp_T, pp_T, cp_T = (axis.ravel() for axis in np.meshgrid(*axes[:3], indexing="ij"))
@@ -122,6 +126,7 @@ def _candidates(question: _Question) -> LayoutTable:
     )
     tp_C, pp_C, cp_C = triples[index_C].T
     dp_C = world // (tp_C * pp_C * cp_C)
+    nothing_C = np.zeros_like(dp_C)
     return LayoutTable(
         dp_C=dp_C,
         tp_C=tp_C,
@@ -132,6 +137,13 @@ def _candidates(question: _Question) -> LayoutTable:
         micro_batch_C=micro_C,
         num_micro_batches_C=question.num_sequences // np.maximum(dp_C * micro_C, 1),
         recompute_C=recompute_C,
+        vp_C=np.ones_like(dp_C),
+        etp_C=tp_C,
+        schedule_C=nothing_C,
+        offload_C=nothing_C,
+        shard_C=dp_C * cp_C,
+        sequence_parallel_C=np.ones_like(dp_C),
+        modules_C=nothing_C,
     )
 
 

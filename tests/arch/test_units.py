@@ -38,7 +38,9 @@ STATISTIC = re.compile(r"_(median|mean|p\d\d)$")
 
 # Ordinals, degrees and pure numbers, for which any unit would be noise. Keep this short: a new entry needs a reason.
 ORDINALS = frozenset({"rank", "slot", "step", "seq", "attempt", "generation", "rental", "pid", "seed"})
-DEGREES = frozenset({"dp", "tp", "pp", "cp", "ep", "zero_stage", "lora_rank", "keep_last", "accelerators_per_rank"})
+DEGREES = frozenset(
+    {"dp", "tp", "pp", "cp", "ep", "vp", "expert_tp", "zero_stage", "lora_rank", "keep_last", "accelerators_per_rank"}
+)
 PLAIN = frozenset({"exit_code", "signal", "loss", "learning_rate"})
 # Tables of counts and positions by name.
 COUNT_TABLES = frozenset({"reasons", "rejections", "positions"})

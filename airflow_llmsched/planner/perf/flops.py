@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
-from airflow_llmsched.planner.perf.parameters import num_dense_layers, num_mlp_matrices
+from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,24 +82,21 @@ class FlopsPerToken:
 
 def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int) -> FlopsPerToken:
     """Count for the whole model. Experts count as often as they serve a token (``num_active`` and all shared ones)."""
-    num_dense = num_dense_layers(shape)
-    num_moe = shape.num_layers - num_dense
-    dense = layer_flops(shape, sequence_length_tokens=sequence_length_tokens, moe=False)
-    moe = layer_flops(shape, sequence_length_tokens=sequence_length_tokens, moe=True)
+    layers = [layer_flops(shape, kind, sequence_length_tokens=sequence_length_tokens) for kind in layer_kinds(shape)]
     return FlopsPerToken(
-        projections_flop=shape.num_layers * dense.projections_flop,
-        scores_flop=shape.num_layers * dense.scores_flop,
-        mlp_flop=num_dense * dense.mlp_flop + num_moe * moe.mlp_flop,
-        router_flop=num_moe * moe.router_flop,
+        projections_flop=sum(layer.projections_flop for layer in layers),
+        scores_flop=sum(layer.scores_flop for layer in layers),
+        mlp_flop=sum(layer.mlp_flop for layer in layers),
+        router_flop=sum(layer.router_flop for layer in layers),
         logits_flop=2 * shape.hidden_size * shape.vocab_size,
     )
 
 
-def layer_flops(shape: ModelShape, *, sequence_length_tokens: int, moe: bool) -> LayerFlops:
+def layer_flops(shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int) -> LayerFlops:
     """Count one layer's forward pass per token: 2 n m for a matrix of (n, m); 4 * heads * head size * keys."""
     h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    num_keys = min(sequence_length_tokens, shape.attention_window_tokens or sequence_length_tokens)
-    experts = shape.experts if moe else None
+    num_keys = min(sequence_length_tokens, kind.window_tokens or sequence_length_tokens)
+    experts = shape.experts if kind.is_moe else None
     width = (experts.num_active + experts.num_shared) * experts.expert_hidden_size if experts else shape.ffn_hidden_size
     return LayerFlops(
         projections_flop=2 * h * (q + 2 * kv) + 2 * q * h,

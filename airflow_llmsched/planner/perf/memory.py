@@ -20,10 +20,9 @@ from airflow_llmsched.planner.layout_table import RECOMPUTE_ORDER, IntArray, Lay
 from airflow_llmsched.planner.perf.job import (
     FORMAT_BYTES,
     OPTIMIZER_STATES,
-    StageLayers,
     TransformerJob,
-    telling_stages,
 )
+from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
 from airflow_llmsched.planner.perf.parameters import (
     LayerParameters,
     count_lora_parameters,
@@ -31,6 +30,7 @@ from airflow_llmsched.planner.perf.parameters import (
     norm_parameters,
     num_mlp_matrices,
 )
+from airflow_llmsched.planner.perf.stages import StageLayers, telling_stages
 
 SELECTIVE, FULL = RECOMPUTE_ORDER.index(Recompute.SELECTIVE), RECOMPUTE_ORDER.index(Recompute.FULL)
 
@@ -88,33 +88,31 @@ def memory_breakdown(
 
 def rank_parameters(model: ModelShape, table: LayoutTable, stage: StageLayers) -> RankParameters:
     """Count what one rank of ``stage`` multiplies with. Uneven tensor-parallel shares are rounded up."""
-    dense, moe = layer_parameters(model, moe=False), layer_parameters(model, moe=True)
-    dense_layer_C, moe_layer_C = (_layer_dense_C(layer, table) for layer in (dense, moe))
-    expert_layer_C = _ceil(_ceil(moe.experts_split, table.tp_C) + moe.expert_biases_replicated, table.ep_C)
+    layers = [layer_parameters(model, kind) for kind in distinct_kinds(model)]
+    layer_KC = np.array([_layer_dense_C(layer, table) for layer in layers])
+    expert_KC = np.array([
+        _ceil(_ceil(layer.experts_split, table.tp_C) + layer.expert_biases_replicated, table.ep_C) for layer in layers
+    ])  # fmt: skip
     table_C = _ceil(model.vocab_size, table.tp_C) * model.hidden_size
     positions = model.max_positions * model.hidden_size if model.positions is Positions.LEARNED else 0
     has_own_head_C = stage.is_last_C & (~stage.is_first_C | (not model.tied_embeddings))
     dense_C = (
-        stage.num_dense_C * dense_layer_C
-        + stage.num_moe_C * moe_layer_C
+        (stage.num_KC * layer_KC).sum(axis=0)
         + np.where(stage.is_first_C, table_C + positions, 0)
         + np.where(has_own_head_C, table_C, 0)
         + np.where(stage.is_last_C, norm_parameters(model), 0)
     )
-    layer_unit_C = np.maximum(
-        np.where(stage.num_dense_C > 0, dense_layer_C, 0),
-        np.where(stage.num_moe_C > 0, moe_layer_C + expert_layer_C, 0),
-    )
+    layer_unit_C = np.where(stage.num_KC > 0, layer_KC + expert_KC, 0).max(axis=0)
     end_unit_C = np.where(stage.is_first_C | stage.is_last_C, table_C, 0)
     return RankParameters(
         dense_C=dense_C,
-        expert_C=stage.num_moe_C * expert_layer_C,
+        expert_C=(stage.num_KC * expert_KC).sum(axis=0),
         largest_unit_C=np.maximum(layer_unit_C, end_unit_C),
     )
 
 
 def layer_activation_bytes(
-    job: TransformerJob, table: LayoutTable, *, moe: bool, scores: bool, sequence_parallel: bool = True
+    job: TransformerJob, table: LayoutTable, kind: LayerKind, *, scores: bool, sequence_parallel: bool = True
 ) -> IntArray:
     """Return bytes that one layer keeps for the backward pass of one micro-batch, with or without attention scores.
 
@@ -125,7 +123,7 @@ def layer_activation_bytes(
     model, e = job.model, job.compute_bytes
     q, kv = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
     tokens_C = _tokens_C(job, table)
-    experts = model.experts if moe else None
+    experts = model.experts if kind.is_moe else None
     num_copies = experts.num_active + (1 if experts.num_shared else 0) if experts else 1
     width = (experts.num_active + experts.num_shared) * experts.expert_hidden_size if experts else model.ffn_hidden_size
     unsplit = (3 + num_copies) * e * model.hidden_size + 2 * model.hidden_size
@@ -189,29 +187,27 @@ def _activation_terms(
     model, e = job.model, job.compute_bytes
     tokens_C = _tokens_C(job, table)
 
-    def layer_C(*, moe: bool, scores: bool) -> IntArray:
-        return layer_activation_bytes(job, table, moe=moe, scores=scores, sequence_parallel=sequence_parallel)
+    def layer_KC(*, scores: bool) -> IntArray:
+        return np.array([
+            layer_activation_bytes(job, table, kind, scores=scores, sequence_parallel=sequence_parallel)
+            for kind in distinct_kinds(model)
+        ])  # fmt: skip
 
     def stage_C(*, scores: bool) -> IntArray:
-        return stage.num_dense_C * layer_C(moe=False, scores=scores) + stage.num_moe_C * layer_C(
-            moe=True, scores=scores
-        )
+        return np.asarray((stage.num_KC * layer_KC(scores=scores)).sum(axis=0))
 
     def largest_layer_C(*, scores: bool) -> IntArray:
-        return np.maximum(
-            np.where(stage.num_dense_C > 0, layer_C(moe=False, scores=scores), 0),
-            np.where(stage.num_moe_C > 0, layer_C(moe=True, scores=scores), 0),
-        )
+        return np.asarray(np.where(stage.num_KC > 0, layer_KC(scores=scores), 0).max(axis=0))
 
     split_C = table.tp_C if sequence_parallel else np.ones_like(table.tp_C)
-    inputs_C = (stage.num_dense_C + stage.num_moe_C) * _ceil(e * model.hidden_size * tokens_C, split_C)
+    inputs_C = stage.num_layers_C * _ceil(e * model.hidden_size * tokens_C, split_C)
     is_full_C, is_selective_C = table.recompute_C == FULL, table.recompute_C == SELECTIVE
     kept_C = np.select([is_full_C, is_selective_C], [inputs_C, stage_C(scores=False)], default=stage_C(scores=True))
     scores_C = largest_layer_C(scores=True) - largest_layer_C(scores=False)
     embedded_C = np.where(stage.is_first_C, _ceil(model.hidden_size * tokens_C, split_C), 0)
     head_C = _ceil(2 * e * model.hidden_size * tokens_C, split_C) + _ceil(8 * model.vocab_size * tokens_C, table.tp_C)
     return {
-        "activations": stage.num_in_flight_C * (kept_C + embedded_C),
+        "activations": np.ceil(stage.num_in_flight_C * (kept_C + embedded_C)).astype(np.int64),
         "recomputed_layer": np.select([is_full_C, is_selective_C], [largest_layer_C(scores=True), scores_C], default=0),
         "logits": np.where(stage.is_last_C, head_C, 0),
     }

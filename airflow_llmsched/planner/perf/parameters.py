@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_llmsched.domain.workload import ModelShape, Positions
+from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds, num_dense_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,23 +106,21 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
     Not expressible in ``ModelShape`` and so not counted here: latent attention (MLA), extra norms, router biases,
     attention sinks, embedding projections.
     """
-    num_dense = num_dense_layers(shape)
-    num_moe = shape.num_layers - num_dense
-    dense, moe = layer_parameters(shape, moe=False), layer_parameters(shape, moe=True)
+    layers = [layer_parameters(shape, kind) for kind in layer_kinds(shape)]
     experts = shape.experts
     active_ratio = (experts.num_active, experts.num_routed) if experts else (0, 1)
-    routed = num_moe * moe.experts
+    routed = sum(layer.experts for layer in layers)
     table = shape.vocab_size * shape.hidden_size
     return ParameterCount(
         token_embedding=table,
         position_embedding=shape.max_positions * shape.hidden_size if shape.positions is Positions.LEARNED else 0,
         output_head=0 if shape.tied_embeddings else table,
-        attention=num_dense * dense.attention + num_moe * moe.attention,
-        mlp=num_dense * dense.mlp + num_moe * moe.mlp,
+        attention=sum(layer.attention for layer in layers),
+        mlp=sum(layer.mlp for layer in layers),
         routed_experts=routed,
         active_routed_experts=routed * active_ratio[0] // active_ratio[1],
-        router=num_moe * moe.router,
-        norms=num_dense * dense.norms + num_moe * moe.norms + norm_parameters(shape),
+        router=sum(layer.router for layer in layers),
+        norms=sum(layer.norms for layer in layers) + norm_parameters(shape),
     )
 
 
@@ -145,11 +144,11 @@ def count_lora_parameters(shape: ModelShape, *, rank: int) -> int:
     return total
 
 
-def layer_parameters(shape: ModelShape, *, moe: bool) -> LayerParameters:
-    """Count one dense layer, or one mixture-of-experts layer (all zero experts when ``shape`` has none)."""
+def layer_parameters(shape: ModelShape, kind: LayerKind) -> LayerParameters:
+    """Count one layer of a kind."""
     h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
     num_matrices = num_mlp_matrices(shape)
-    experts = shape.experts if moe else None
+    experts = shape.experts if kind.is_moe else None
     num_always_on = experts.num_shared if experts else 1
     width = experts.expert_hidden_size if experts else shape.ffn_hidden_size
     matrices = num_matrices * h * width
@@ -166,11 +165,6 @@ def layer_parameters(shape: ModelShape, *, moe: bool) -> LayerParameters:
         attention_biases_replicated=h if shape.attention_out_bias else 0,
         mlp_biases_replicated=num_always_on * row_bias,
     )
-
-
-def num_dense_layers(shape: ModelShape) -> int:
-    """Layers with a dense MLP: all, or the first few of a mixture of experts."""
-    return shape.num_layers if shape.experts is None else min(shape.experts.num_dense_layers_first, shape.num_layers)
 
 
 def num_mlp_matrices(shape: ModelShape) -> int:

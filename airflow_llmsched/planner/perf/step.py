@@ -6,7 +6,7 @@ parallelism, and fill nodes in order, as in Megatron-LM: so a group's stride and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +26,9 @@ from airflow_llmsched.planner.perf.flops import LayerFlops, flops_per_token, lay
 from airflow_llmsched.planner.perf.job import (
     FORMAT_BYTES,
     OPTIMIZER_STATES,
-    StageLayers,
     TransformerJob,
-    telling_stages,
 )
+from airflow_llmsched.planner.perf.layers import distinct_kinds, num_dense_layers
 from airflow_llmsched.planner.perf.memory import (
     FULL,
     SELECTIVE,
@@ -37,7 +36,8 @@ from airflow_llmsched.planner.perf.memory import (
     layer_activation_bytes,
     rank_parameters,
 )
-from airflow_llmsched.planner.perf.parameters import count_lora_parameters, num_dense_layers
+from airflow_llmsched.planner.perf.parameters import count_lora_parameters
+from airflow_llmsched.planner.perf.stages import StageLayers, telling_stages
 
 ERROR_RATIO = 0.5
 """Half-width of the band that predictions claim: a step takes 0.5 to 1.5 times the prediction. Not calibrated."""
@@ -137,22 +137,16 @@ def _compute_per_micro_batch_s(
     rate = peak_flop_per_s(machine.shape, job.precision.compute) * accelerator.achievable_compute_ratio
     bandwidth = accelerator.memory_bandwidth_bytes_per_s * machine.shape.achievable_bandwidth_ratio
     tokens_C = table.micro_batch_C * job.sequence_length_tokens / table.cp_C
-    dense, moe = (
-        layer_flops(job.model, sequence_length_tokens=job.sequence_length_tokens, moe=is_moe)
-        for is_moe in (False, True)
-    )
-    kept_dense_C = layer_activation_bytes(job, table, moe=False, scores=False)
-    kept_moe_C = layer_activation_bytes(job, table, moe=True, scores=False)
+    kinds = distinct_kinds(job.model)
+    flops = [layer_flops(job.model, kind, sequence_length_tokens=job.sequence_length_tokens) for kind in kinds]
+    kept_KC = np.array([layer_activation_bytes(job, table, kind, scores=False) for kind in kinds])
     worst_s, worst_recompute_s = np.zeros(len(table)), np.zeros(len(table))
-    layers_C = job.model.num_layers // table.pp_C
     for stage in telling_stages(job.model, table):
-        trained_C, again_C = _stage_flop_per_token(job, table, stage, dense=dense, moe=moe)
+        trained_C, again_C = _stage_flop_per_token(job, table, stage, flops)
         parameters = rank_parameters(job.model, table, stage)
-        moved_C = 3 * parameters.total_C * job.compute_bytes + 2 * (
-            stage.num_dense_C * kept_dense_C + stage.num_moe_C * kept_moe_C
-        )
+        moved_C = 3 * parameters.total_C * job.compute_bytes + 2 * (stage.num_KC * kept_KC).sum(axis=0)
         again_s = again_C * tokens_C / table.tp_C / rate
-        launches_s = NUM_KERNELS_PER_LAYER * layers_C * accelerator.kernel_overhead_s
+        launches_s = NUM_KERNELS_PER_LAYER * stage.num_layers_C * accelerator.kernel_overhead_s
         stage_s = trained_C * tokens_C / table.tp_C / rate + moved_C / bandwidth + launches_s
         is_worse_C = stage_s + again_s > worst_s + worst_recompute_s
         worst_s = np.where(is_worse_C, stage_s, worst_s)
@@ -161,11 +155,11 @@ def _compute_per_micro_batch_s(
 
 
 def _stage_flop_per_token(
-    job: TransformerJob, table: LayoutTable, stage: StageLayers, *, dense: LayerFlops, moe: LayerFlops
+    job: TransformerJob, table: LayoutTable, stage: StageLayers, flops: Sequence[LayerFlops]
 ) -> tuple[FloatArray, FloatArray]:
     logits = 2 * job.model.hidden_size * job.model.vocab_size
-    products_C = stage.num_dense_C * dense.matmul_flop + stage.num_moe_C * moe.matmul_flop
-    scores_C = (stage.num_dense_C + stage.num_moe_C) * dense.scores_flop
+    products_C = np.array([each.matmul_flop for each in flops]) @ stage.num_KC
+    scores_C = np.array([each.scores_flop for each in flops]) @ stage.num_KC
     again_C = np.select(
         [table.recompute_C == FULL, table.recompute_C == SELECTIVE], [products_C + scores_C, scores_C], 0
     )

@@ -59,7 +59,7 @@ def test_the_legal_layouts_are_those_that_a_slow_reading_of_the_rules_finds() ->
                     num_micro_batches=24 // dp // micro, recompute=recompute,
                 )
                 for zero in range(4 if dp * cp > 1 else 1)
-                for recompute in Recompute
+                for recompute in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
             }  # fmt: skip
     assert found == expected
 

@@ -7,6 +7,7 @@ import pytest
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.flops import flops_per_token, layer_flops
+from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
 
@@ -43,9 +44,10 @@ def test_selective_recomputation_repeats_the_scores_only() -> None:
 
 def test_a_window_bounds_the_keys_that_a_token_attends_to() -> None:
     windowed = replace(LLAMA31_8B, attention_window_tokens=1024)
-    short = layer_flops(LLAMA31_8B, sequence_length_tokens=1024, moe=False)
-    assert layer_flops(windowed, sequence_length_tokens=8192, moe=False) == short
-    assert layer_flops(windowed, sequence_length_tokens=512, moe=False).scores_flop < short.scores_flop
+    [kind] = distinct_kinds(windowed)
+    short = layer_flops(LLAMA31_8B, LayerKind(), sequence_length_tokens=1024)
+    assert layer_flops(windowed, kind, sequence_length_tokens=8192) == short
+    assert layer_flops(windowed, kind, sequence_length_tokens=512).scores_flop < short.scores_flop
 
 
 def test_backward_is_twice_forward() -> None:

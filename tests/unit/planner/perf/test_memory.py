@@ -12,9 +12,10 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import ModelShape, OptimizerKind, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.job import telling_stages
+from airflow_llmsched.planner.perf.layers import LayerKind
 from airflow_llmsched.planner.perf.memory import layer_activation_bytes, memory_breakdown, memory_terms, rank_parameters
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters
+from airflow_llmsched.planner.perf.stages import telling_stages
 from airflow_llmsched.units import GIB
 from tests.support.fleets import FULL_PRECISION, TINY, job
 from tests.support.models import GPT2, LLAMA2_7B, LLAMA2_70B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
@@ -48,7 +49,7 @@ def test_activations_are_within_two_percent_of_the_measured_ones(  # noqa: PLR09
     table = LayoutTable.of([ParallelLayout(dp=1, tp=8, pp=pp, micro_batch_size=micro, num_micro_batches=4 * pp)])
     is_none = policy is Recompute.NONE
     per_layer = layer_activation_bytes(
-        job(model, sequence_length_tokens=2048, precision=FP16), table, moe=False, scores=is_none,
+        job(model, sequence_length_tokens=2048, precision=FP16), table, LayerKind(), scores=is_none,
         sequence_parallel=not is_none,
     )  # fmt: skip
     interleaving = 1 + (pp - 1) / (pp * 3) if pp in {8, 35} else 1.0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.planner.perf.layers import LayerKind
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters, layer_parameters
 from tests.support.models import (
     GPT2,
@@ -115,6 +116,6 @@ def any_shape(draw: st.DrawFn) -> ModelShape:
 def test_layers_and_embeddings_add_up_to_the_total(shape: ModelShape) -> None:
     count = count_parameters(shape)
     final_norm = shape.hidden_size * (2 if shape.norm_has_bias else 1)
-    per_layer = layer_parameters(shape, moe=shape.experts is not None).total
+    per_layer = layer_parameters(shape, LayerKind(is_moe=shape.experts is not None)).total
     assert count.total == count.embedding + shape.num_layers * per_layer + final_norm
     assert count.active <= count.total

@@ -1,0 +1,108 @@
+"""How a model's layers fall to pipeline stages, and how many micro-batches each stage holds at once. Pure.
+
+Axes: C = candidate layout, K = layer kind (``layers.distinct_kinds``), L = layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_llmsched.domain.layout import PipelineSchedule
+from airflow_llmsched.domain.workload import ModelShape
+from airflow_llmsched.planner.layout_table import SCHEDULE_ORDER, BoolArray, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
+
+INTERLEAVED = SCHEDULE_ORDER.index(PipelineSchedule.INTERLEAVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageLayers:
+    """One pipeline stage of each candidate.
+
+    ``num_KC`` counts its layers of each kind, all its chunks together. ``num_in_flight_C`` is how many micro-batches
+    it keeps activations of at most; with several chunks a fraction, since each chunk is a part of the stage.
+    """
+
+    stage_C: IntArray
+    num_KC: IntArray
+    is_first_C: BoolArray
+    is_last_C: BoolArray
+    num_in_flight_C: FloatArray
+
+    @property
+    def num_layers_C(self) -> IntArray:
+        """Layers of all kinds."""
+        return np.asarray(self.num_KC.sum(axis=0))
+
+
+def telling_stages(model: ModelShape, table: LayoutTable) -> Iterator[StageLayers]:
+    """Yield, for each candidate, the stages among which the heaviest must be.
+
+    In-flight micro-batches fall from first to last, so of stages with the same layers the first is heaviest. That
+    leaves, for each kind of layer, the first stage that has any and the first with most of it; the first and the last
+    stage, which have the embedding and the output head; and the second, which may have a layer more than the first.
+    """
+    degrees = np.stack([table.pp_C, table.vp_C], axis=1)
+    pairs, pair_C = np.unique(degrees, axis=0, return_inverse=True)
+    pair_C = pair_C.ravel()
+    counts = [_num_SK(model, pp=int(pp), vp=int(vp)) for pp, vp in pairs]
+    told = [_telling(num_SK) for num_SK in counts]
+    for number in range(max((len(each) for each in told), default=0)):
+        chosen = [each[min(number, len(each) - 1)] for each in told]
+        stage_C = np.array(chosen, dtype=np.int64)[pair_C]
+        num_KP = np.array([num_SK[stage] for num_SK, stage in zip(counts, chosen, strict=True)], dtype=np.int64).T
+        yield StageLayers(
+            stage_C=stage_C,
+            num_KC=num_KP[:, pair_C],
+            is_first_C=stage_C == 0,
+            is_last_C=stage_C == table.pp_C - 1,
+            num_in_flight_C=num_in_flight_C(table, stage_C),
+        )
+
+
+def stage_bounds(num_layers: int, *, num_chunks: int) -> IntArray:
+    """Return where each chunk of consecutive layers begins, and the end of the last: ``num_chunks + 1`` numbers.
+
+    Chunks are as even as can be. What is missing to a full row is taken from the last and the first ones, which have
+    the output head and the embedding besides (as for Llama 3.1 405B: 126 layers over 16 stages, Dubey et al. 2024,
+    section 3.3.2).
+    """
+    per_chunk = -(-num_layers // num_chunks)
+    num_missing = per_chunk * num_chunks - num_layers
+    num_front = num_missing // 2
+    chunk = np.arange(num_chunks + 1, dtype=np.int64)
+    num_short_after = np.maximum(0, chunk - (num_chunks - (num_missing - num_front)))
+    return np.asarray(chunk * per_chunk - np.minimum(chunk, num_front) - num_short_after)
+
+
+def num_in_flight_C(table: LayoutTable, stage_C: IntArray) -> FloatArray:
+    """Return how many micro-batches a stage holds at most.
+
+    1F1B: pp - i (Narayanan et al. 2019), which ZB-H1 keeps. Interleaved: 2 (pp - i - 1) + (vp - 1) pp + 1 chunks, each
+    1/vp of the stage (Narayanan et al. 2021; Korthikanti et al. 2022, section 4.2.3). Never more than there are.
+    """
+    plain_C = table.pp_C - stage_C
+    chunks_C = 2 * (plain_C - 1) + (table.vp_C - 1) * table.pp_C + 1
+    held_C = np.where(table.vp_C > 1, chunks_C / table.vp_C, plain_C)
+    return np.minimum(held_C, table.num_micro_batches_C).astype(np.float64)
+
+
+def _num_SK(model: ModelShape, *, pp: int, vp: int) -> IntArray:
+    """Count layers by stage (S) and kind. Stage i has the chunks i, i + pp, i + 2 pp and so on."""
+    kinds = distinct_kinds(model)
+    kind_L = np.array([kinds.index(kind) for kind in layer_kinds(model)], dtype=np.int64)
+    bounds = stage_bounds(model.num_layers, num_chunks=pp * vp)
+    chunk_L = np.searchsorted(bounds, np.arange(model.num_layers), side="right") - 1
+    num_SK = np.zeros((pp, len(kinds)), dtype=np.int64)
+    np.add.at(num_SK, (chunk_L % pp, kind_L), 1)
+    return num_SK
+
+
+def _telling(num_SK: IntArray) -> list[int]:
+    last = len(num_SK) - 1
+    first_any = np.argmax(num_SK > 0, axis=0).tolist()
+    first_most = np.argmax(num_SK, axis=0).tolist()
+    return sorted({0, min(1, last), last, *first_any, *first_most})
