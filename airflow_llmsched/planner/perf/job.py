@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.workload import (
@@ -14,6 +14,7 @@ from airflow_llmsched.domain.workload import (
     TrainingStage,
     WorkloadSpec,
 )
+from airflow_llmsched.planner.perf.software import Software
 
 FORMAT_BYTES = {
     NumberFormat.FP32: 4,
@@ -38,6 +39,7 @@ class TransformerJob:
     sequence_length_tokens: int
     num_sequences: int
     lora_rank: int | None = None
+    software: Software = field(default_factory=Software)
 
     @property
     def compute_bytes(self) -> int:
