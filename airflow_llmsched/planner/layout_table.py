@@ -27,11 +27,12 @@ MODULE_BIT = {module: 1 << number for number, module in enumerate(RecomputeModul
 """Bit of each part of a layer in ``modules_C``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class LayoutTable:
     """Structure of arrays. Axis: C = candidate layout. Element types are int64.
 
-    What a layout leaves open is filled in: ``etp_C`` is ``tp_C`` and ``shard_C`` all replicas (dp * cp).
+    What a layout leaves open is filled in: ``etp_C`` is ``tp_C`` and ``shard_C`` all replicas (dp * cp). A column that
+    a formula has no business reading may be empty (``factored.Factor``).
     """
 
     dp_C: IntArray
@@ -67,7 +68,7 @@ class LayoutTable:
         )
 
     def __len__(self) -> int:
-        return int(self.dp_C.size)
+        return max(int(getattr(self, field.name).size) for field in fields(self))
 
     @property
     def world_size_C(self) -> IntArray:
