@@ -1,0 +1,106 @@
+"""What an accelerator and its links really reach, as few physical numbers: the value that calibration fits. Pure.
+
+A kind of accelerator has one set. Before anything was measured on it, that is the prior of its generation; measured
+steps move it from there (``data/rates.toml`` keeps both). Nothing in it belongs to a model, a run or a file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from airflow_llmsched.domain.hardware import Accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Shares of what the vendor states, and costs that no vendor states. The defaults are those of a recent GPU.
+
+    Attributes:
+        matmul_ratio: share of the peak that endless matrix products of 16 bits and more reach.
+        narrow_matmul_ratio: the same for formats of 8 bits and fewer.
+        matmul_half_depth_size: contracted elements at which a product runs at half of that rate.
+        matmul_half_area_size: elements of the result at which it does: below, units stand idle in the last wave.
+        attention_ratio: share of the peak that a fused attention kernel reaches, at a head size of 128.
+        memory_ratio: share of the memory's bandwidth that sweeps over large tensors reach.
+        kernel_s: seconds between two kernels on the device.
+        host_kernel_s: seconds that the host takes to launch one kernel; the device waits when it runs dry.
+        node_link_ratio: share of the bandwidth inside a node (or scale-up domain) that collectives reach.
+        network_ratio: the same between nodes.
+        latency_ratio: hops of collectives take that many times what the shape states.
+        hidden_ratio: share of the time of computation beside which traffic can really be hidden.
+        contention_ratio: seconds that computation loses to each second of traffic hidden beside it.
+    """
+
+    matmul_ratio: float = 0.8
+    narrow_matmul_ratio: float = 0.7
+    matmul_half_depth_size: float = 200.0
+    matmul_half_area_size: float = 1.5e6
+    attention_ratio: float = 0.55
+    memory_ratio: float = 0.8
+    kernel_s: float = 2e-6
+    host_kernel_s: float = 1e-5
+    node_link_ratio: float = 0.75
+    network_ratio: float = 0.8
+    latency_ratio: float = 1.0
+    hidden_ratio: float = 0.8
+    contention_ratio: float = 0.15
+
+    def __post_init__(self) -> None:
+        """Refuse what no hardware can have. Raises ``ValueError``."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 0 or (field.name in AT_MOST_ONE and value > 1):
+                raise ValueError(f"{field.name}={value}: a rate is positive, and a share at most 1")
+
+    def changed(self, values: Mapping[str, float]) -> Rates:
+        """Return a copy with some numbers replaced. Raises ``TypeError`` for an unknown name."""
+        return replace(self, **values)
+
+
+AT_MOST_ONE = frozenset({
+    "matmul_ratio", "narrow_matmul_ratio", "attention_ratio", "memory_ratio", "node_link_ratio", "network_ratio",
+    "hidden_ratio", "contention_ratio",
+})  # fmt: skip
+
+LOG_SPREAD: Mapping[str, float] = MappingProxyType({
+    "matmul_ratio": 0.1,
+    "narrow_matmul_ratio": 0.15,
+    "matmul_half_depth_size": 0.5,
+    "matmul_half_area_size": 0.5,
+    "attention_ratio": 0.2,
+    "memory_ratio": 0.1,
+    "kernel_s": 0.5,
+    "host_kernel_s": 0.7,
+    "node_link_ratio": 0.15,
+    "network_ratio": 0.25,
+    "latency_ratio": 0.5,
+    "hidden_ratio": 0.2,
+    "contention_ratio": 0.5,
+})  # fmt: skip
+"""Standard deviation of each number's logarithm in the prior: how far few measurements may move it."""
+
+
+def rates_of(accelerator: Accelerator) -> Rates:
+    """Return what is known of a kind: what was fitted to measurements of it, else the prior of its generation."""
+    tables = _tables()
+    if accelerator.name in tables.get("fitted", {}):
+        return Rates(**tables["fitted"][accelerator.name])
+    return prior_of(accelerator)
+
+
+def prior_of(accelerator: Accelerator) -> Rates:
+    """Return what is expected of a kind before anything was measured on it."""
+    tables = _tables()
+    generation = tables["generation"].get(accelerator.name)
+    return Rates(**tables["prior"][generation]["rates"]) if generation else Rates()
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(resources.files(f"{__package__}.data").joinpath("rates.toml").read_text("utf-8"))

@@ -1,0 +1,30 @@
+"""Rates: priors of known kinds, what no hardware can have."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from airflow_llmsched.planner.perf.hardware import accelerators
+from airflow_llmsched.planner.perf.rates import LOG_SPREAD, Rates, prior_of, rates_of
+
+
+@pytest.mark.parametrize("name", sorted(accelerators()))
+def test_every_known_kind_has_rates(name: str) -> None:
+    assert rates_of(accelerators()[name]).matmul_ratio > 0
+
+
+def test_a_kind_that_nobody_knows_has_the_rates_of_a_recent_gpu() -> None:
+    unknown = replace(accelerators()["h100-sxm"], name="abacus")
+    assert rates_of(unknown) == prior_of(unknown) == Rates()
+
+
+def test_every_number_has_a_spread_in_the_prior() -> None:
+    assert set(LOG_SPREAD) == {field.name for field in fields(Rates)}
+
+
+@pytest.mark.parametrize(("name", "value"), [("matmul_ratio", 1.2), ("kernel_s", -1e-6)])
+def test_what_no_hardware_can_have_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        Rates().changed({name: value})
