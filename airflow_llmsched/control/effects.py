@@ -7,7 +7,7 @@ and a gang counts as gone only once its engine says that it ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_llmsched.control import commands as cmd
@@ -20,12 +20,14 @@ from airflow_llmsched.control.launch import build_gang, channel_root_of
 from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
 from airflow_llmsched.control.records import read_all
+from airflow_llmsched.control.rented_nodes import only_rented
 from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.control.watching import Unseen, ask
 from airflow_llmsched.domain.decision import Decision, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault, FaultKind
 from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, TransientError
 from airflow_llmsched.planner.policies.failure import decide
@@ -57,7 +59,10 @@ class Effects:
         checkpoints: CheckpointFormat,
         open_channel: Callable[[str], RunChannel],
         clock: Clock,
+        leases: Callable[[], Sequence[Lease]] = tuple,
     ) -> None:
+        """``leases`` tells what the run has rented: where the engine has such nodes, it plans on no others."""
+        self._leases = leases
         self._context = context
         self._engine = engine
         self._planner = planner
@@ -174,6 +179,7 @@ class Effects:
         if fence is not None:
             return (fence,)
         tree = self._engine.topology()
+        tree = only_rented(tree, self._leases()) or tree
         return (choose_plan(command, self._context, tree, self._planner, now_s=self._clock.now_s()),)
 
     def _choose_checkpoint(self, command: cmd.ChooseCheckpoint) -> tuple[ev.AnyEvent, ...]:

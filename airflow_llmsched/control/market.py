@@ -43,7 +43,8 @@ class Market:
         """Return in words what there is and why the rest fell out, the most frequent reason first."""
         counted = sorted(self.rejections.items(), key=lambda each: (-each[1], each[0]))
         told = "; ".join(f"{count} {reason}" for reason, count in counted)
-        best = f"{len(self.quotes)} of {self.num_offers} offers serve" if self.quotes else "no offer serves"
+        num_serving = len({quote.offer.pool for quote in self.quotes})
+        best = f"{num_serving} of {self.num_offers} offers serve" if self.quotes else "no offer serves"
         return f"{best}{': ' if told else ''}{told}"
 
 
@@ -68,9 +69,10 @@ def ask_market(
         raise CouldNotLookError(f"no cloud could be asked: {told}")
     on_offer = {offer.pool for source in sources for offer in source.offered or ()}
     known = [offer for offer in priced.offers if offer.pool in on_offer]
-    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known))
+    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known) * len(need.rounds))
     highest_usd_per_hour = math.inf if max_usd_per_hour is None else max_usd_per_hour
     quotes = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
     num_dear = len(ranking.quotes) - len(quotes)
     rejections = Counter(priced.rejections) + Counter(ranking.rejections) + Counter({TOO_DEAR: num_dear})
+    rejections += Counter([f"node shape {name}, {why}" for name, why in need.refused.items()])
     return Market(quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(on_offer))

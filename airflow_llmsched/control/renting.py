@@ -19,6 +19,7 @@ from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.capacity import Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
+from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
@@ -114,6 +115,20 @@ class Renter:
                     raise CouldNotLookError(f"lease {intent.lease_id} is not listed yet")
                 return found
         return None
+
+    def active(self) -> tuple[Lease, ...]:
+        """Return the run's leases whose nodes all run, oldest first. Raises ``StoreError``, ``CouldNotLookError``."""
+        rentals = self._book.open()
+        seen: dict[LeaseId, Lease] = {}
+        for name, mine in by_cloud(rentals).items():
+            seen.update(self._clouds.named(*name).leases([each.intent.lease_id for each in mine]))
+        leases = (seen.get(rental.intent.lease_id) for rental in rentals)
+        return tuple(lease for lease in leases if lease is not None and lease.state is LeaseState.ACTIVE)
+
+    def topology(self, lease: Lease) -> TopologyTree:
+        """Return where the cloud says that a lease's nodes are. Raises ``StoreError``, ``CouldNotLookError``."""
+        rental = next(each for each in self._book.open() if each.intent.lease_id == lease.id)
+        return self._clouds.of(rental).topology(lease)
 
     def give_up(self, purpose: str, *, reason: str) -> None:
         """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``."""

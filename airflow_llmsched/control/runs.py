@@ -26,6 +26,7 @@ from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.domain.ledger import Span
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, StoreError, TransientError
@@ -97,8 +98,12 @@ class RunDriver:
         open_channel: Callable[[str], RunChannel],
         clock: Clock,
         rented: Callable[[], Spend] = Spend,
+        leases: Callable[[], Sequence[Lease]] = tuple,
     ) -> None:
-        """``rented`` tells what the run has rented; it is asked only where the run has a budget."""
+        """``rented`` tells what was paid for what the run has rented; it is asked only where the run has a budget.
+
+        ``leases`` are those that run: where the engine has their nodes, the run uses no others.
+        """
         self._context = context
         self._rented = rented
         self._journal = journal
@@ -111,6 +116,7 @@ class RunDriver:
             checkpoints=checkpoints,
             open_channel=open_channel,
             clock=clock,
+            leases=leases,
         )
 
     def start(self) -> Outcome:

@@ -69,13 +69,28 @@ class DataAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What a run wants of the market. ``rework_s`` is what one interruption costs in time, all told."""
+    """What a run wants of the market. ``rework_s`` is what one interruption costs in time, all told.
+
+    ``by_shape`` has the fewest nodes that do, ``more_nodes`` further counts of the same shape that compete with them.
+    ``refused`` says why the run was planned for a node shape in vain.
+    """
 
     by_shape: Mapping[str, ShapeNeed]
     wish: CapacityWish = field(default_factory=CapacityWish)
     data: tuple[DataAt, ...] = ()
     deadline_s: float | None = None
     rework_s: float = 0.0
+    more_nodes: Mapping[str, tuple[ShapeNeed, ...]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> tuple[Mapping[str, ShapeNeed], ...]:
+        """Return what the run takes by shape: first all fewest counts, then all second ones, and so on."""
+        num_more = max((len(needs) for needs in self.more_nodes.values()), default=0)
+        more = (
+            {name: needs[at] for name, needs in self.more_nodes.items() if at < len(needs)} for at in range(num_more)
+        )
+        return (self.by_shape, *more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_llmsched.domain.capacity import DataAt, Requirement, ShapeNeed
+from airflow_llmsched.domain.capacity import DataAt, Requirement
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.engine import check_plain
 from airflow_llmsched.provider.rentals import CapacityRequest
+from airflow_llmsched.provider.shape_arguments import Shapes, needs_of, only, parsed
 from airflow_llmsched.specs.quantities import parse_bytes, parse_duration_s
 
 GB = 1e9
@@ -28,7 +29,7 @@ def wishes_of(task: object) -> Mapping[str, Sequence[str]]:
 def capacity_request(
     *,
     clouds: Mapping[str, Mapping[str, Any]],
-    shapes: Mapping[str, Mapping[str, Any]],
+    shapes: Shapes | None,
     wishes: Mapping[str, Sequence[str]],
     data: Sequence[Mapping[str, Any]],
     deadline_s: float | None,
@@ -38,15 +39,20 @@ def capacity_request(
 ) -> CapacityRequest:
     """Return what is wanted. The spec's own wish may be narrowed and never widened; its budget is the run's.
 
-    Raises ``SpecError`` naming the argument that is wrong.
+    Raises:
+        SpecError: naming the argument that is wrong.
+        RelaxError: the run can be planned on none of the node shapes.
     """
     check_plain(clouds, path="clouds")
     if not clouds:
         raise SpecError(path="clouds", value={}, hint="must name at least one cloud, such as {'aws': {...}}")
+    needs = needs_of(shapes, spec)
     return CapacityRequest(
         clouds={name: dict(options) for name, options in clouds.items()},
         need=Requirement(
-            by_shape={name: _shape(name, told) for name, told in _some(shapes).items()},
+            by_shape={name: sizes[0] for name, sizes in needs.by_shape.items()},
+            more_nodes={name: sizes[1:] for name, sizes in needs.by_shape.items() if len(sizes) > 1},
+            refused=needs.refused,
             wish=_wish(clouds, wishes, CapacityWish() if spec is None else spec.capacity),
             data=tuple(_data_at(index, told) for index, told in enumerate(data)),
             deadline_s=deadline_s,
@@ -60,37 +66,13 @@ def capacity_request(
 
 def duration_s(value: str, *, path: str) -> float:
     """Return a duration such as ``36h`` in seconds. Raises ``SpecError`` naming ``path``."""
-    seconds: float = _parsed(parse_duration_s, value, path=path)
+    seconds: float = parsed(parse_duration_s, value, path=path)
     return seconds
 
 
 def _num_tokens(spec: WorkloadSpec) -> int:
     """Return how many tokens the run trains on, at the first batch's size where the spec tells steps only."""
     return spec.budget.num_tokens or spec.num_steps * spec.batch[0].tokens_per_step
-
-
-def _some(shapes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    if not shapes:
-        hint = "must name at least one node shape, such as {'p5.48xlarge': {'num_nodes': 4, 'work': '36h'}}"
-        raise SpecError(path="shapes", value={}, hint=hint)
-    return shapes
-
-
-def _shape(name: str, told: Mapping[str, Any]) -> ShapeNeed:
-    path = f"shapes.{name}"
-    _only(told, ("num_nodes", "work"), path=path)
-    return ShapeNeed(
-        num_nodes=_count(told.get("num_nodes"), path=f"{path}.num_nodes"),
-        work_s=_parsed(parse_duration_s, told.get("work"), path=f"{path}.work"),
-    )
-
-
-def _count(value: Any, *, path: str) -> int:
-    """Read a number of nodes, which a template may have made text of."""
-    count = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if type(count) is not int or count < 1:
-        raise SpecError(path=path, value=value, hint="must be a whole number of nodes, 1 or more")
-    return count
 
 
 def _price(value: float | str | None) -> float | None:
@@ -113,13 +95,13 @@ def _is_number(value: Any) -> bool:
 
 def _data_at(index: int, told: Mapping[str, Any]) -> DataAt:
     path = f"data[{index}]"
-    _only(told, ("cloud", "region", "size", "egress_usd_per_gb", "gb_per_s"), path=path)
+    only(told, ("cloud", "region", "size", "egress_usd_per_gb", "gb_per_s"), path=path)
     if not told.get("cloud") or not told.get("region"):
         raise SpecError(path=path, value=dict(told), hint="must say in which cloud and region the data is")
     return DataAt(
         cloud=str(told["cloud"]),
         region=str(told["region"]),
-        num_bytes=_parsed(parse_bytes, told.get("size"), path=f"{path}.size"),
+        num_bytes=parsed(parse_bytes, told.get("size"), path=f"{path}.size"),
         egress_usd_per_byte=_number(told.get("egress_usd_per_gb", 0.0), path=f"{path}.egress_usd_per_gb") / GB,
         bytes_per_s=_speed(told.get("gb_per_s", 1.0), path=f"{path}.gb_per_s"),
     )
@@ -162,20 +144,7 @@ def _known_types(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _only(told: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
-    for name in told:
-        if name not in known:
-            raise SpecError(path=f"{path}.{name}", hint=f"is not known; known: {', '.join(known)}")
-
-
 def _number(value: Any, *, path: str) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise SpecError(path=path, value=value, hint="must be a number, 0 or more")
     return float(value)
-
-
-def _parsed(parse: Any, value: Any, *, path: str) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise SpecError(path=path, value=value, hint=str(error)) from error

@@ -64,6 +64,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
     scope = settings.scope
     spec = run_files.read_spec(scope)
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
+    renter = open_renter(scope)
     return RunDriver(
         context=_context(settings, spec),
         journal=Journal(scope.store(), scope.run_key),
@@ -72,7 +73,8 @@ def open_driver(settings: GangSettings) -> RunDriver:
         checkpoints=checkpoint_format(spec),
         open_channel=open_channel,
         clock=SystemClock(),
-        rented=open_renter(scope).spend,
+        rented=renter.spend,
+        leases=renter.active,
     )
 
 

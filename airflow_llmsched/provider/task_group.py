@@ -69,7 +69,7 @@ def pretraining_task_group(
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
         released = ReleaseOperator(task_id="release", **where)
         opened >> staged >> planned >> trained >> evaluated
-        rented = _renting(capacity_arguments, deferrable=deferrable, after=planned, before=trained)
+        rented = _renting(capacity_arguments, deferrable=deferrable, after=staged, before=planned)
         evaluated >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
         released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
         # A teardown that can fail the DAG run hides the tasks before it from Airflow's verdict: without a leaf of their
@@ -79,7 +79,7 @@ def pretraining_task_group(
 
 
 def _renting(arguments: Mapping[str, Any] | None, *, deferrable: bool, after: Any, before: Any) -> list[Any]:
-    """Return the setup that rents, right before training; none where nothing is to be rented."""
+    """Return the setup that rents, right before what was rented is planned on; none where nothing is to be rented."""
     if arguments is None:
         return []
     rented = ProvisionCapacityOperator(task_id="provision", **{"deferrable": deferrable, **arguments}).as_setup()

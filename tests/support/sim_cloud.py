@@ -26,8 +26,9 @@ def sim_pool(
     start_up_s: float = 60.0,
     region: str = "sim-east",
     stock: StockModel = ALWAYS,
+    shape: str = "sim.8x",
 ) -> SimPool:
-    pool = Pool(cloud="sim", region=region, zone=f"{region}-{zone}", shape="sim.8x", capacity_type=capacity_type)
+    pool = Pool(cloud="sim", region=region, zone=f"{region}-{zone}", shape=shape, capacity_type=capacity_type)
     offer = Offer(pool=pool, usd_per_hour=usd_per_hour, priced_at_s=1_750_000_000.0, source="sim")
     return SimPool(offer=offer, num_free=num_free, loss_per_hour=loss_per_hour, start_up_s=start_up_s, stock=stock)
 

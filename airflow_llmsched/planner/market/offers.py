@@ -5,7 +5,8 @@ one. What is left is priced to the end: nodes times hours at that offer's own pr
 expected to cost, and what it costs to bring the data there. What a run's electricity and carbon are worth on top is
 for :class:`Weights` to say; they weigh nothing unless told to.
 
-What does not depend on the run is worked out once, in :meth:`OfferTable.of`. Axes: M = offer, P = place.
+What does not depend on the run is worked out once, in :meth:`OfferTable.of`. Axes: M = offer, P = place, R = round
+of node counts (``Requirement.rounds``), Q = quote.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
+from airflow_llmsched.domain.capacity import Offer, Quote, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
@@ -138,26 +139,43 @@ NO_WEIGHTS = Weights()
 def rank(
     table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20, weights: Weights = NO_WEIGHTS
 ) -> Ranking:
-    """Return the ``limit`` cheapest quotes. Ties go to the pool that comes first by name, so that none is by chance."""
-    costs = _Costs(table, need, now_s=now_s, weights=weights)
-    fits_M, rejections = np.ones(len(table.offers), dtype=np.bool_), {}
-    for reason, ok_M in costs.checks():
-        out_M = fits_M & ~ok_M
-        if out_M.any():
-            rejections[reason] = int(out_M.sum())
-        fits_M &= ok_M
-    rows = np.flatnonzero(fits_M)
-    cheapest = rows[np.argsort(costs.weighed_usd_M[rows], kind="stable")[:limit]]
-    return Ranking(quotes=tuple(costs.quote(int(row)) for row in cheapest), rejections=rejections)
+    """Return the ``limit`` cheapest quotes. Ties go to the pool that comes first by name, so that none is by chance.
+
+    Where several node counts of a shape compete, an offer has a quote for each that it can serve. It counts as fallen
+    out if it serves none, for what keeps it from the fewest nodes.
+    """
+    rounds = [_Costs(table, need, by_shape, now_s=now_s, weights=weights) for by_shape in need.rounds]
+    fits_RM = np.ones((len(rounds), len(table.offers)), dtype=np.bool_)
+    first_out = []
+    for number, costs in enumerate(rounds):
+        for reason, ok_M in costs.checks():
+            if number == 0:
+                first_out.append((reason, fits_RM[0] & ~ok_M))
+            fits_RM[number] &= ok_M
+    serves_M = fits_RM.any(axis=0)
+    rejections = {reason: num for reason, out_M in first_out if (num := int((out_M & ~serves_M).sum()))}
+    round_Q, row_Q = np.nonzero(fits_RM)
+    weighed_usd_Q = np.stack([costs.weighed_usd_M for costs in rounds])[round_Q, row_Q]
+    cheapest = np.argsort(weighed_usd_Q, kind="stable")[:limit]
+    quotes = tuple(rounds[round_Q[at]].quote(int(row_Q[at])) for at in cheapest)
+    return Ranking(quotes=quotes, rejections=rejections)
 
 
 class _Costs:
     """Every offer's cost to the end, as arrays."""
 
-    def __init__(self, table: OfferTable, need: Requirement, *, now_s: float, weights: Weights) -> None:
+    def __init__(
+        self,
+        table: OfferTable,
+        need: Requirement,
+        by_shape: Mapping[str, ShapeNeed],
+        *,
+        now_s: float,
+        weights: Weights,
+    ) -> None:
         self._table, self._need, self._now_s, self._weights = table, need, now_s, weights
-        self.num_nodes_M = table.shape.mapped({name: each.num_nodes for name, each in need.by_shape.items()}, default=0)
-        work_s_M = table.shape.mapped({name: each.work_s for name, each in need.by_shape.items()}, default=0.0)
+        self.num_nodes_M = table.shape.mapped({name: each.num_nodes for name, each in by_shape.items()}, default=0)
+        work_s_M = table.shape.mapped({name: each.work_s for name, each in by_shape.items()}, default=0.0)
         self.stage_s_M, self.egress_usd_M = self._data()
         # One interruption every 1 / loss hours, each costing rework_s: first order, as long as they are far between.
         busy_s_M = work_s_M * (1 + table.loss_per_hour_M / HOUR_S * need.rework_s)

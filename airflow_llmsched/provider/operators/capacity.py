@@ -30,7 +30,9 @@ class ProvisionCapacityOperator(RunOperator):
 
     Args:
         clouds: options of each cloud adapter by its name; ``conn_id`` names an Airflow connection.
-        shapes: by node shape, how many nodes the run takes and for how long: ``{"num_nodes": 4, "work": "36h"}``.
+        shapes: by node shape, how many nodes the run takes and for how long: ``{"num_nodes": 4, "work": "36h"}``. What
+            is not said is planned, if the spec has a model: for a shape that is only named, or without ``work``. Empty:
+            every shape that the planner knows competes.
         regions: rent only there; empty: anywhere the spec's ``capacity`` allows, as with the next three.
         jurisdictions: e.g. ``["EU"]``.
         vendors: of accelerators, e.g. ``["nvidia"]``.
@@ -62,7 +64,7 @@ class ProvisionCapacityOperator(RunOperator):
         self,
         *,
         clouds: Mapping[str, Mapping[str, Any]],
-        shapes: Mapping[str, Mapping[str, Any]],
+        shapes: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
         regions: Sequence[str] = (),
         jurisdictions: Sequence[str] = (),
         vendors: Sequence[str] = (),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PlanTrainingOperator(EngineOperator):
-    """Choose how to split the model and where to put it, on what the engine has free now.
+    """Choose how to split the model and where to put it, on what the run has rented, else on what the engine has free.
 
     The whole search goes to the run's folder; XCom gets its URI, digest and a summary, never the placement.
 
@@ -29,6 +29,7 @@ class PlanTrainingOperator(EngineOperator):
         from airflow_llmsched.planner.explain import explain
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.hooks.placement import PlacementHook
+        from airflow_llmsched.provider.rented_tree import tree_of
         from airflow_llmsched.provider.run_spans import measured
 
         started_s = now_s()
@@ -36,7 +37,7 @@ class PlanTrainingOperator(EngineOperator):
         spec = self.workload(scope)
         hook = PlacementHook(engine=self.engine, engine_options=self.engine_options)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
-            search = hook.plan(spec)
+            search = hook.plan_on(spec, tree_of(scope, hook), frozenset())
             words = explain(search)
             self.log.info("%s", words)
             if not search.plans:

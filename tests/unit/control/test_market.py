@@ -85,3 +85,18 @@ def test_nor_where_a_list_knows_what_it_would_cost() -> None:
     harness.go_dark(is_dark=True)
     with pytest.raises(CouldNotLookError, match=r"no cloud could be asked: .*does not answer"):
         ask(harness, harness.offer())
+
+
+def test_a_node_shape_that_the_run_cannot_be_planned_on_is_counted_with_the_reason() -> None:
+    harness = SimCloudHarness(sim_pool("a"))
+    need = replace(NEED, refused={"tiny": "on which the run cannot be planned"})
+    market = ask_market(need, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
+    assert market.explain() == "1 of 1 offers serve: 1 node shape tiny, on which the run cannot be planned"
+
+
+def test_an_offer_is_quoted_for_every_node_count_that_competes() -> None:
+    harness = SimCloudHarness(sim_pool("a"))
+    need = replace(NEED, more_nodes={"sim.8x": (ShapeNeed(num_nodes=4, work_s=1900.0),)})
+    market = ask_market(need, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
+    assert [quote.num_nodes for quote in market.quotes] == [2, 4]
+    assert market.explain() == "1 of 1 offers serve"

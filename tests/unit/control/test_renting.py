@@ -261,3 +261,15 @@ def test_runs_that_die_again_and_again_under_faults_leave_nothing() -> None:
         undergo(house, ordeal)
         faults.throttle(num_calls=0)
         assert reap_after_expiry(house) == frozenset(), (seed, ordeal)
+
+
+def test_only_leases_that_run_whole_are_active_and_their_cloud_says_where(house: LeaseHouse) -> None:
+    lease = rent(house)
+    assert lease.state is LeaseState.PENDING
+    assert house.renter().active() == ()
+    house.until_there(lease)
+    (active,) = house.renter().active()
+    assert active.id == lease.id
+    assert {node.id for node in house.renter().topology(active).nodes} == {node.id for node in active.nodes}
+    house.harness.preempt(active.nodes[0].id)
+    assert house.renter().active() == ()

@@ -70,13 +70,13 @@ def test_the_checkpoint_asset_is_the_gangs_outlet():
 RENTING = {"clouds": {"aws": {}}, "shapes": {"p5.48xlarge": {"num_nodes": 4, "work": "36h"}}}
 
 
-def test_what_is_rented_comes_right_before_training_and_is_given_back_by_the_release():
+def test_what_is_rented_is_planned_on_and_trained_on_right_after_and_is_given_back_by_the_release():
     dag = _dag(capacity_arguments={**RENTING, "wait": "12h"}, deferrable=False)
     provision, release = dag.get_task("pretraining.provision"), dag.get_task("pretraining.release")
     assert provision.is_setup
     assert (provision.wait, provision.deferrable) == ("12h", False)
-    assert {"pretraining.run_gang", "pretraining.release"} <= provision.downstream_task_ids
-    assert "pretraining.plan_training" in provision.upstream_task_ids
+    assert {"pretraining.plan_training", "pretraining.release"} <= provision.downstream_task_ids
+    assert "pretraining.stage_dataset" in provision.upstream_task_ids
     assert {"pretraining.open_run", "pretraining.provision"} <= release.upstream_task_ids
     assert dag.get_task("pretraining.open_run").rents_capacity
     DagSerialization.from_dict(DagSerialization.to_dict(dag))

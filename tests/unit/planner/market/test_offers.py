@@ -236,3 +236,21 @@ def test_fifty_thousand_rows_are_ranked_while_one_waits() -> None:
     totals = [quote.total_usd for quote in ranking.quotes]
     assert totals == sorted(totals)
     assert min(times_s) < 0.5  # ten times its limit in the bench: this machine may be busy
+
+
+def test_node_counts_of_one_shape_compete_as_offers_do() -> None:
+    """Two nodes are dearer to the end than one, and in time."""
+    more = {"p5": (ShapeNeed(num_nodes=2, work_s=11 * HOUR_S), ShapeNeed(num_nodes=4, work_s=6 * HOUR_S))}
+    offers = (offer_of(1.0, zone="a"), offer_of(1.5, zone="b", num_nodes=2))
+    ranking = ranked(*offers, more_nodes=more)
+    assert [(each.offer.pool.zone, each.num_nodes) for each in ranking.quotes[:3]] == [("a", 1), ("a", 2), ("a", 4)]
+    assert [each.num_nodes for each in ranking.quotes if each.offer.pool.zone == "b"] == [1, 2]
+    assert not ranking.rejections
+    in_time = ranked(*offers, more_nodes=more, deadline_s=NOW_S + 12 * HOUR_S)
+    assert [each.num_nodes for each in in_time.quotes] == [2, 4, 2]
+
+
+def test_an_offer_that_serves_no_count_falls_out_once_and_for_what_keeps_it_from_the_fewest() -> None:
+    more = {"p5": (ShapeNeed(num_nodes=2, work_s=19 * HOUR_S),)}
+    ranking = ranked(offer_of(1.0), more_nodes=more, deadline_s=NOW_S + HOUR_S)
+    assert ranking.rejections == {"too late for the deadline": 1}
