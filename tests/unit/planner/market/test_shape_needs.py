@@ -81,9 +81,7 @@ def test_a_shape_without_the_number_format_says_so() -> None:
 
 
 def test_bounds_on_ranks_bound_the_nodes() -> None:
-    needs = plan_shape(
-        job(capacity=CapacityWish(min_ranks=16, max_ranks=32)), node_shape("p5.48xlarge"), solver=SOLVER
-    )
+    needs = plan_shape(job(capacity=CapacityWish(min_ranks=16, max_ranks=32)), node_shape("p5.48xlarge"), solver=SOLVER)
     assert not isinstance(needs, str)
     assert {each.num_nodes for each in needs} <= {2, 3, 4}
     refusal = plan_shape(
