@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from airflow_llmsched.domain.hardware import NodeShape
@@ -36,11 +37,8 @@ class MeasuredStep:
         """Accelerators that took part."""
         return self.layout.world_size
 
-    def same_setup(self, other: MeasuredStep) -> bool:
-        """Whether both measured one thing: releases of a trainer publish the same set-up again and again."""
-        return (
-            self.job == other.job
-            and self.layout == other.layout
-            and self.shape.name == other.shape.name
-            and self.ranks_per_node == other.ranks_per_node
-        )
+    @property
+    def setup(self) -> Hashable:
+        """What was measured, whoever did: releases of a trainer publish the same set-up again and again."""
+        network_bytes_per_s = self.shape.inter_node_bandwidth_bytes_per_s
+        return self.job, self.layout, self.shape.name, network_bytes_per_s, self.ranks_per_node

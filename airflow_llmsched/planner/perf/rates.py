@@ -1,7 +1,8 @@
 """What an accelerator and its links really reach, as few physical numbers: the value that calibration fits. Pure.
 
 A kind of accelerator has one set. Before anything was measured on it, that is the prior of its generation; measured
-steps move it from there (``data/rates.toml`` keeps both). Nothing in it belongs to a model, a run or a file.
+steps move it from there (``data/rates.toml`` has the priors, ``data/calibration.toml`` what was fitted). Nothing in it
+belongs to a model, a run or a file.
 """
 
 from __future__ import annotations
@@ -87,20 +88,28 @@ LOG_SPREAD: Mapping[str, float] = MappingProxyType({
 
 
 def rates_of(accelerator: Accelerator) -> Rates:
-    """Return what is known of a kind: what was fitted to measurements of it, else the prior of its generation."""
-    tables = _tables()
-    if accelerator.name in tables.get("fitted", {}):
-        return Rates(**tables["fitted"][accelerator.name])
-    return prior_of(accelerator)
+    """Return what is known of a kind: what was fitted to measurements of its generation, else that one's prior."""
+    fitted = _table("calibration.toml").get("fitted", {}).get(generation_of(accelerator))
+    return Rates(**fitted["rates"]) if fitted else prior_of(accelerator)
 
 
 def prior_of(accelerator: Accelerator) -> Rates:
     """Return what is expected of a kind before anything was measured on it."""
-    tables = _tables()
-    generation = tables["generation"].get(accelerator.name)
-    return Rates(**tables["prior"][generation]["rates"]) if generation else Rates()
+    return prior_of_generation(generation_of(accelerator))
+
+
+def generation_of(accelerator: Accelerator) -> str:
+    """Return which kinds an accelerator is like; one that nobody knows is like no other."""
+    generation: str = _table("rates.toml")["generation"].get(accelerator.name, accelerator.name)
+    return generation
+
+
+def prior_of_generation(generation: str) -> Rates:
+    """Return what is expected of a generation before it was measured."""
+    prior = _table("rates.toml")["prior"].get(generation)
+    return Rates(**prior["rates"]) if prior else Rates()
 
 
 @cache
-def _tables() -> dict[str, Any]:
-    return tomllib.loads(resources.files(f"{__package__}.data").joinpath("rates.toml").read_text("utf-8"))
+def _table(file: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(f"{__package__}.data").joinpath(file).read_text("utf-8"))
