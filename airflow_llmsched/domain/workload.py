@@ -25,27 +25,82 @@ class Positions(StrEnum):
 
     ROTARY = "rotary"
     LEARNED = "learned"
+    ALIBI = "alibi"
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """A mixture-of-experts MLP: ``num_routed`` experts of which ``num_active`` serve each token, plus shared ones."""
+    """A mixture-of-experts MLP: ``num_routed`` experts of which ``num_active`` serve each token, plus shared ones.
+
+    ``layers`` names the layers that have it, counted from 0; None stands for all after ``num_dense_layers_first``.
+    A shared expert is ``shared_hidden_size`` wide (None: like a routed one), and with ``shared_gate`` a scalar per token
+    weighs it (Qwen-MoE). ``router_bias`` is trained (GPT-OSS); ``correction_bias`` is set by a rule that balances load
+    (DeepSeek-V3): it is stored, and has neither gradient nor optimizer state.
+    """
 
     num_routed: int
     num_active: int
     expert_hidden_size: int
     num_shared: int = 0
     num_dense_layers_first: int = 0
+    shared_hidden_size: int | None = None
+    shared_gate: bool = False
+    router_bias: bool = False
+    correction_bias: bool = False
+    layers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1): keys and values from one latent.
+
+    A head's query and key have the model's ``head_size``, of which ``rope_head_size`` carry the position; that part of
+    the key is shared by all heads. ``query_latent_size`` is None for queries projected directly.
+    """
+
+    kv_latent_size: int
+    rope_head_size: int
+    value_head_size: int
+    query_latent_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderShape:
+    """An encoder of images whose output a projector brings to the model's width. Counts of exact parameters.
+
+    ``num_other_parameters`` are those outside its layers: patch embedding, positions, class token, norms.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_layer_parameters: int
+    num_other_parameters: int
+    num_projector_parameters: int
+
+    @property
+    def num_parameters(self) -> int:
+        """All of the encoder and its projector."""
+        return self.num_layers * self.num_layer_parameters + self.num_other_parameters + self.num_projector_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder-only Transformer. Sizes are element counts; ``max_positions`` matters only for learned positions.
+    """A decoder-only Transformer. Sizes are element counts; layers are numbered from 0.
 
-    ``norm_has_weight`` is False for norms without parameters (OLMo 1). ``qk_norm`` has one weight per head element,
-    shared by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
-    ``attention_window_tokens`` bounds how far back each token attends (None: to the start).
+    Attention: ``attention_window_tokens`` bounds how far back a token attends (None: to the start), in all layers but
+    ``full_attention_layers``. ``cross_attention_layers`` attend to the encoder's output instead of the text (Llama 3.2
+    Vision). ``attention_sinks`` adds one trained logit per query head (GPT-OSS). ``latent`` is set for MLA, whose
+    ``num_kv_heads`` is ``num_heads``.
+
+    Norms: a block has ``num_norms_per_layer`` (1 where attention and MLP share one, 4 where their outputs have norms
+    too). ``norm_has_weight`` is False for norms without parameters (OLMo 1). ``qk_norm`` has one weight per head
+    element, shared by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
+
+    ``parallel_block``: attention and MLP read the same input and are added at once (GPT-J). ``max_positions`` is the
+    number of rows of a learned table. ``embedding_size`` is the width of a token embedding that two projections bring to
+    the hidden size and back (OPT-350m). ``num_predict_ahead_layers`` are further blocks that predict tokens beyond the
+    next one in training (multi-token prediction, DeepSeek-V3); published totals leave them out.
     """
 
     name: str
@@ -60,15 +115,54 @@ class ModelShape:
     tied_embeddings: bool = False
     positions: Positions = Positions.ROTARY
     max_positions: int = 0
+    embedding_size: int | None = None
+    num_extra_embedding_rows: int = 0
     norm_has_bias: bool = False
     attention_qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     qk_norm: bool = False
     qk_norm_full_width: bool = False
+    qk_norm_has_bias: bool = False
     norm_has_weight: bool = True
+    num_norms_per_layer: int = 2
+    embedding_norm: bool = False
+    final_norm: bool = True
+    parallel_block: bool = False
     attention_window_tokens: int | None = None
+    full_attention_layers: tuple[int, ...] = ()
+    cross_attention_layers: tuple[int, ...] = ()
+    attention_sinks: bool = False
+    latent: LatentAttention | None = None
     experts: ExpertShape | None = None
+    num_predict_ahead_layers: int = 0
+    encoder: EncoderShape | None = None
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_size
+
+    @property
+    def key_size(self) -> int:
+        """Width of all key heads together, as attention multiplies them."""
+        return self.num_kv_heads * self.head_size
+
+    @property
+    def value_head_size(self) -> int:
+        """Width of one head's value: the head size, but for latent attention."""
+        return self.latent.value_head_size if self.latent else self.head_size
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads together, as attention multiplies them."""
+        return self.num_kv_heads * self.value_head_size
+
+    @property
+    def context_size(self) -> int:
+        """Width of what attention gives its output projection."""
+        return self.num_heads * self.value_head_size
 
 
 class OptimizerKind(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
-from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices, shared_expert_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,17 @@ class LayerFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlopsPerToken:
-    """Operations per trained token of the whole model. The parts are forward passes."""
+    """Operations per trained token of the whole model. The parts are forward passes.
+
+    ``predict_ahead_flop`` are the blocks of multi-token prediction with their logits, their scores in ``scores_flop``.
+    """
 
     projections_flop: int
     scores_flop: int
     mlp_flop: int
     router_flop: int
     logits_flop: int
+    predict_ahead_flop: int = 0
 
     @property
     def forward_flop(self) -> int:
@@ -53,7 +57,9 @@ class FlopsPerToken:
     @property
     def forward_without_scores_flop(self) -> int:
         """Forward pass by the convention that leaves attention scores out: 2 per multiplied parameter."""
-        return self.projections_flop + self.mlp_flop + self.router_flop + self.logits_flop
+        return (
+            self.projections_flop + self.mlp_flop + self.router_flop + self.logits_flop + self.predict_ahead_flop
+        )
 
     @property
     def backward_flop(self) -> int:
@@ -80,27 +86,77 @@ class FlopsPerToken:
         return self.scores_flop if recompute is Recompute.SELECTIVE else self.forward_flop - self.logits_flop
 
 
-def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int) -> FlopsPerToken:
-    """Count for the whole model. Experts count as often as they serve a token (``num_active`` and all shared ones)."""
-    layers = [layer_flops(shape, kind, sequence_length_tokens=sequence_length_tokens) for kind in layer_kinds(shape)]
+def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int, causal: bool = False) -> FlopsPerToken:
+    """Count for the whole model. Experts count as often as they serve a token (``num_active`` and all shared ones).
+
+    ``causal`` counts scores as a kernel that skips masked blocks computes them, about half; MFU does not (see above).
+    An encoder of images is not in it: its tokens are not the text's.
+    """
+    kinds = layer_kinds(shape)
+    layers = [
+        layer_flops(shape, kind, sequence_length_tokens=sequence_length_tokens, causal=causal)
+        for kind in [*kinds, *[kinds[-1]] * shape.num_predict_ahead_layers]
+    ]
+    inside, ahead = layers[: shape.num_layers], layers[shape.num_layers :]
+    logits = _logits_flop(shape)
     return FlopsPerToken(
-        projections_flop=sum(layer.projections_flop for layer in layers),
+        projections_flop=sum(layer.projections_flop for layer in inside),
         scores_flop=sum(layer.scores_flop for layer in layers),
-        mlp_flop=sum(layer.mlp_flop for layer in layers),
-        router_flop=sum(layer.router_flop for layer in layers),
-        logits_flop=2 * shape.hidden_size * shape.vocab_size,
+        mlp_flop=sum(layer.mlp_flop for layer in inside),
+        router_flop=sum(layer.router_flop for layer in inside),
+        logits_flop=logits,
+        predict_ahead_flop=sum(layer.matmul_flop + 4 * shape.hidden_size**2 + logits for layer in ahead),
     )
 
 
-def layer_flops(shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int) -> LayerFlops:
-    """Count one layer's forward pass per token: 2 n m for a matrix of (n, m); 4 * heads * head size * keys."""
-    h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    num_keys = min(sequence_length_tokens, kind.window_tokens or sequence_length_tokens)
+def layer_flops(
+    shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int, causal: bool = False
+) -> LayerFlops:
+    """Count one layer's forward pass per token: 2 n m for a matrix of (n, m); 2 (q + context) for each key seen.
+
+    Latent attention is counted as training computes it, with keys and values of every head made from the latent. Cross
+    attention leaves out keys, values and scores: they grow with the encoder's tokens.
+    """
     experts = shape.experts if kind.is_moe else None
-    width = (experts.num_active + experts.num_shared) * experts.expert_hidden_size if experts else shape.ffn_hidden_size
+    if experts:
+        wide = experts.num_active * experts.expert_hidden_size + experts.num_shared * shared_expert_size(experts)
+    else:
+        wide = shape.ffn_hidden_size
+    num_keys = 0.0 if kind.is_cross else num_keys_per_token(kind, sequence_length_tokens, causal=causal)
     return LayerFlops(
-        projections_flop=2 * h * (q + 2 * kv) + 2 * q * h,
-        scores_flop=4 * q * num_keys,
-        mlp_flop=num_mlp_matrices(shape) * 2 * h * width,
-        router_flop=2 * h * experts.num_routed if experts else 0,
+        projections_flop=2 * _projection_weights(shape, kind),
+        scores_flop=round(2 * (shape.query_size + shape.context_size) * num_keys),
+        mlp_flop=num_mlp_matrices(shape) * 2 * shape.hidden_size * wide,
+        router_flop=2 * shape.hidden_size * (experts.num_routed + experts.shared_gate) if experts else 0,
     )
+
+
+def num_keys_per_token(kind: LayerKind, sequence_length_tokens: int, *, causal: bool) -> float:
+    """Return how many keys a token meets on average.
+
+    By the convention of MFU, the whole sequence or the window. ``causal``: the keys before it and its own; of a window
+    w in a sequence s that is w - w (w - 1) / 2 s.
+    """
+    window = min(sequence_length_tokens, kind.window_tokens or sequence_length_tokens)
+    return window - window * (window - 1) / (2 * sequence_length_tokens) if causal else window
+
+
+def _projection_weights(shape: ModelShape, kind: LayerKind) -> int:
+    """Weights of the attention's matrices that one token is multiplied with."""
+    h = shape.hidden_size
+    if kind.is_cross:
+        return h * (shape.query_size + shape.context_size)
+    latent = shape.latent
+    if latent is None:
+        return h * (shape.query_size + shape.key_size + shape.value_size + shape.context_size)
+    q_latent, kv_latent = latent.query_latent_size, latent.kv_latent_size
+    queries = q_latent * (h + shape.query_size) if q_latent else h * shape.query_size
+    from_kv = shape.num_heads * (shape.head_size - latent.rope_head_size + latent.value_head_size)
+    return queries + h * (kv_latent + latent.rope_head_size) + kv_latent * from_kv + h * shape.context_size
+
+
+def _logits_flop(shape: ModelShape) -> int:
+    """Output head; with an embedding of another width also the projections to and from it."""
+    if shape.embedding_size is None:
+        return 2 * shape.hidden_size * shape.vocab_size
+    return 2 * shape.embedding_size * (shape.vocab_size + 2 * shape.hidden_size)

@@ -5,7 +5,7 @@ Axes: L = layer, K = kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from airflow_llmsched.domain.workload import ModelShape
@@ -15,18 +15,24 @@ from airflow_llmsched.domain.workload import ModelShape
 class LayerKind:
     """What tells one layer from another of the same model.
 
-    ``window_tokens`` is how far back a token attends (None: to the start).
+    ``window_tokens`` is how far back a token attends (None: to the start). ``is_cross``: it attends to the encoder's
+    output instead of the text.
     """
 
     is_moe: bool = False
     window_tokens: int | None = None
+    is_cross: bool = False
 
 
 def layer_kinds(shape: ModelShape) -> Sequence[LayerKind]:
     """Return the kind of each layer, in order."""
-    num_dense = num_dense_layers(shape)
+    moe = moe_layers(shape)
     return [
-        LayerKind(is_moe=number >= num_dense, window_tokens=shape.attention_window_tokens)
+        LayerKind(
+            is_moe=number in moe,
+            window_tokens=None if number in shape.full_attention_layers else shape.attention_window_tokens,
+            is_cross=number in shape.cross_attention_layers,
+        )
         for number in range(shape.num_layers)
     ]
 
@@ -36,6 +42,14 @@ def distinct_kinds(shape: ModelShape) -> Sequence[LayerKind]:
     return list(dict.fromkeys(layer_kinds(shape)))
 
 
+def moe_layers(shape: ModelShape) -> Collection[int]:
+    """Return the numbers of the layers with experts: those listed, or all but the first few."""
+    experts = shape.experts
+    if experts is None:
+        return ()
+    return range(experts.num_dense_layers_first, shape.num_layers) if experts.layers is None else experts.layers
+
+
 def num_dense_layers(shape: ModelShape) -> int:
-    """Layers with a dense MLP: all, or the first few of a mixture of experts."""
-    return shape.num_layers if shape.experts is None else min(shape.experts.num_dense_layers_first, shape.num_layers)
+    """Layers with a dense MLP."""
+    return shape.num_layers - len(moe_layers(shape))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_llmsched.domain.workload import ModelShape, Positions
-from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds, num_dense_layers
+from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Parameters by part. Parts add up to ``total``; a tied output head has none of its own.
+    """Parameters by part. Parts add up to ``total``, ``predict_ahead`` and biases of tied heads apart.
 
     ``routed_experts`` counts every routed expert, ``active_routed_experts`` only those that serve one token. ``mlp``
-    holds dense MLPs and shared experts, which serve every token.
+    holds dense MLPs and shared experts, which serve every token. ``output_head`` is the untied matrix and a bias.
+    ``encoder`` is an encoder of images with its projector. ``predict_ahead`` are the blocks of multi-token prediction
+    without the embedding and head they share: published totals leave them out, and so does ``total``.
     """
 
     token_embedding: int
@@ -25,6 +27,10 @@ class ParameterCount:
     active_routed_experts: int
     router: int
     norms: int
+    correction_biases: int = 0
+    encoder: int = 0
+    predict_ahead: int = 0
+    has_tied_embeddings: bool = False
 
     @property
     def embedding(self) -> int:
@@ -34,35 +40,44 @@ class ParameterCount:
     @property
     def non_embedding(self) -> int:
         """Everything but embeddings and output head, as model cards quote it (Qwen2.5-7B: 6.53B of 7.61B)."""
-        return self.attention + self.mlp + self.routed_experts + self.router + self.norms
+        return self.attention + self.mlp + self.routed_experts + self.router + self.norms + self.encoder
 
     @property
     def total(self) -> int:
-        """All stored parameters."""
+        """All stored parameters, but for those that predict further ahead (DeepSeek-V3: 671B)."""
         return self.embedding + self.non_embedding
 
     @property
+    def total_with_predict_ahead(self) -> int:
+        """All that a run with multi-token prediction trains and stores (DeepSeek-V3: 682.5B)."""
+        return self.total + self.predict_ahead
+
+    @property
+    def trained(self) -> int:
+        """``total`` less what has no gradient: biases of routers that a rule sets (DeepSeek-V3)."""
+        return self.total - self.correction_biases
+
+    @property
     def active(self) -> int:
-        """Parameters that one token touches, embeddings and router included (Mixtral-8x7B: 12.9B of 46.7B)."""
-        return self.total - self.routed_experts + self.active_routed_experts
+        """Parameters that one token of text touches, embeddings and router included (Mixtral-8x7B: 12.9B of 46.7B)."""
+        return self.total - self.routed_experts + self.active_routed_experts - self.encoder
 
     @property
     def active_without_input_embedding(self) -> int:
         """The other convention: ``active`` less the input embeddings, which are looked up and not multiplied.
 
-        A tied matrix still serves as the output head and stays counted.
+        A tied matrix still serves as the output head and stays counted (GPT-OSS-20B: 3.6B, untied).
         """
-        tied = self.output_head == 0
-        return self.active - self.position_embedding - (0 if tied else self.token_embedding)
+        return self.active - self.position_embedding - (0 if self.has_tied_embeddings else self.token_embedding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParameters:
     """Parameters of one layer, split by how tensor parallelism treats them.
 
-    ``*_split`` are divided by the tensor-parallel degree (matrices, and biases of column-parallel ones), ``replicated``
-    are not (norms, router, biases of row-parallel matrices). ``experts_split`` are routed experts, which expert
-    parallelism divides too.
+    ``*_split`` are divided by the tensor-parallel degree (matrices, and biases of column-parallel ones), the others are
+    not: norms, router, biases of row-parallel matrices, and the projections to MLA's latents. ``experts_split`` are
+    routed experts, which expert parallelism divides too.
     """
 
     attention_split: int
@@ -71,23 +86,23 @@ class LayerParameters:
     expert_biases_replicated: int
     router: int
     norms: int
-    attention_biases_replicated: int
-    mlp_biases_replicated: int
+    attention_replicated: int
+    mlp_replicated: int
 
     @property
     def replicated(self) -> int:
         """Parameters that every tensor-parallel rank holds whole, routed experts' biases apart."""
-        return self.router + self.norms + self.attention_biases_replicated + self.mlp_biases_replicated
+        return self.router + self.norms + self.attention_replicated + self.mlp_replicated
 
     @property
     def attention(self) -> int:
         """Attention matrices and their biases, query and key norms excluded."""
-        return self.attention_split + self.attention_biases_replicated
+        return self.attention_split + self.attention_replicated
 
     @property
     def mlp(self) -> int:
         """Dense MLP or shared experts."""
-        return self.mlp_split + self.mlp_biases_replicated
+        return self.mlp_split + self.mlp_replicated
 
     @property
     def experts(self) -> int:
@@ -101,69 +116,76 @@ class LayerParameters:
 
 
 def count_parameters(shape: ModelShape) -> ParameterCount:
-    """Count exactly. Two norms per layer and one at the end; biases only where ``shape`` says so.
-
-    Not expressible in ``ModelShape`` and so not counted here: latent attention (MLA), extra norms, router biases,
-    attention sinks, embedding projections.
-    """
-    layers = [layer_parameters(shape, kind) for kind in layer_kinds(shape)]
-    experts = shape.experts
-    active_ratio = (experts.num_active, experts.num_routed) if experts else (0, 1)
+    """Count exactly what ``shape`` says, as the publisher's files store it."""
+    kinds = layer_kinds(shape)
+    layers = [layer_parameters(shape, kind) for kind in kinds]
     routed = sum(layer.experts for layer in layers)
-    table = shape.vocab_size * shape.hidden_size
+    experts = shape.experts
+    num_moe = sum(kind.is_moe for kind in kinds)
+    width = shape.embedding_size or shape.hidden_size
+    projections = 2 * width * shape.hidden_size if shape.embedding_size else 0
     return ParameterCount(
-        token_embedding=table,
-        position_embedding=shape.max_positions * shape.hidden_size if shape.positions is Positions.LEARNED else 0,
-        output_head=0 if shape.tied_embeddings else table,
+        token_embedding=embedding_parameters(shape),
+        position_embedding=position_parameters(shape),
+        output_head=head_parameters(shape),
         attention=sum(layer.attention for layer in layers),
-        mlp=sum(layer.mlp for layer in layers),
+        mlp=sum(layer.mlp for layer in layers) + projections,
         routed_experts=routed,
-        active_routed_experts=routed * active_ratio[0] // active_ratio[1],
+        active_routed_experts=routed * experts.num_active // experts.num_routed if experts else 0,
         router=sum(layer.router for layer in layers),
-        norms=sum(layer.norms for layer in layers) + norm_parameters(shape),
+        norms=sum(layer.norms for layer in layers) + norm_parameters(shape) * (shape.final_norm + shape.embedding_norm),
+        correction_biases=num_moe * experts.num_routed if experts and experts.correction_bias else 0,
+        encoder=shape.encoder.num_parameters if shape.encoder else 0,
+        predict_ahead=shape.num_predict_ahead_layers * predict_ahead_parameters(shape),
+        has_tied_embeddings=shape.tied_embeddings,
     )
 
 
-def count_lora_parameters(shape: ModelShape, *, rank: int) -> int:
-    """Trainable parameters of LoRA on every matrix of attention and MLP, routed experts included (Hu et al. 2021).
+def embedding_parameters(shape: ModelShape) -> int:
+    """Token embedding table, with rows that only inputs have (Llama 3.2 Vision's image tokens)."""
+    return (shape.vocab_size + shape.num_extra_embedding_rows) * (shape.embedding_size or shape.hidden_size)
 
-    A matrix of (n, m) gets two factors, (n, rank) and (rank, m). Embeddings, head and router stay frozen, without
-    adapters.
+
+def position_parameters(shape: ModelShape) -> int:
+    """Table of learned positions, if any."""
+    return shape.max_positions * shape.hidden_size if shape.positions is Positions.LEARNED else 0
+
+
+def head_parameters(shape: ModelShape) -> int:
+    """What the output head has of its own: nothing when tied, but for a bias."""
+    table = 0 if shape.tied_embeddings else shape.vocab_size * (shape.embedding_size or shape.hidden_size)
+    return table + (shape.vocab_size if shape.head_bias else 0)
+
+
+def predict_ahead_parameters(shape: ModelShape) -> int:
+    """One block of multi-token prediction: a layer like the last, a projection of two inputs to one, three norms.
+
+    DeepSeek-AI 2024, "DeepSeek-V3", section 2.2; the embedding and the head are the model's own.
     """
-    h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    attention = rank * ((h + q) + 2 * (h + kv) + (q + h))
-
-    def mlp(width: int) -> int:
-        return num_mlp_matrices(shape) * rank * (h + width)
-
-    num_dense = num_dense_layers(shape)
-    total = shape.num_layers * attention + num_dense * mlp(shape.ffn_hidden_size)
-    if shape.experts:
-        per_layer = (shape.experts.num_routed + shape.experts.num_shared) * mlp(shape.experts.expert_hidden_size)
-        total += (shape.num_layers - num_dense) * per_layer
-    return total
+    layer = layer_parameters(shape, layer_kinds(shape)[-1]).total
+    return layer + 2 * shape.hidden_size**2 + 3 * norm_parameters(shape)
 
 
 def layer_parameters(shape: ModelShape, kind: LayerKind) -> LayerParameters:
     """Count one layer of a kind."""
-    h, q, kv = shape.hidden_size, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    num_matrices = num_mlp_matrices(shape)
     experts = shape.experts if kind.is_moe else None
-    num_always_on = experts.num_shared if experts else 1
-    width = experts.expert_hidden_size if experts else shape.ffn_hidden_size
-    matrices = num_matrices * h * width
-    column_biases = (num_matrices - 1) * width if shape.mlp_bias else 0
-    row_bias = h if shape.mlp_bias else 0
+    matrices, column_biases, row_bias = _mlp(shape, experts.expert_hidden_size if experts else shape.ffn_hidden_size)
+    attention_split, attention_replicated = _cross_attention(shape) if kind.is_cross else _attention(shape)
+    mlp_split, mlp_replicated = matrices + column_biases, row_bias
+    if experts:
+        shared, shared_column_biases, shared_row_bias = _mlp(shape, shared_expert_size(experts))
+        mlp_split = experts.num_shared * (shared + shared_column_biases)
+        mlp_replicated = experts.num_shared * (shared_row_bias + (shape.hidden_size if experts.shared_gate else 0))
     num_routed = experts.num_routed if experts else 0
     return LayerParameters(
-        attention_split=h * (q + 2 * kv) + q * h + (q + 2 * kv if shape.attention_qkv_bias else 0),
-        mlp_split=num_always_on * (matrices + column_biases),
+        attention_split=attention_split,
+        mlp_split=mlp_split,
         experts_split=num_routed * (matrices + column_biases),
         expert_biases_replicated=num_routed * row_bias,
-        router=h * num_routed,
-        norms=2 * norm_parameters(shape) + qk_norm_parameters(shape),
-        attention_biases_replicated=h if shape.attention_out_bias else 0,
-        mlp_biases_replicated=num_always_on * row_bias,
+        router=num_routed * (shape.hidden_size + experts.router_bias + experts.correction_bias) if experts else 0,
+        norms=shape.num_norms_per_layer * norm_parameters(shape) + _inner_norm_parameters(shape, kind),
+        attention_replicated=attention_replicated,
+        mlp_replicated=mlp_replicated,
     )
 
 
@@ -172,14 +194,58 @@ def num_mlp_matrices(shape: ModelShape) -> int:
     return 3 if shape.gated_mlp else 2
 
 
+def shared_expert_size(experts: ExpertShape) -> int:
+    """Inner width of one shared expert."""
+    return experts.shared_hidden_size or experts.expert_hidden_size
+
+
 def norm_parameters(shape: ModelShape) -> int:
     """Scale where norms have weights, and shift where they have a bias."""
     return shape.hidden_size * (int(shape.norm_has_weight) + int(shape.norm_has_bias))
 
 
 def qk_norm_parameters(shape: ModelShape) -> int:
-    """One scale per head element, shared by all heads, or per element of the whole query and key."""
+    """One scale per head element, shared by all heads, or per element of the whole query and key; and its shift."""
     if not shape.qk_norm:
         return 0
     num_heads = shape.num_heads + shape.num_kv_heads if shape.qk_norm_full_width else 2
-    return num_heads * shape.head_size
+    return num_heads * shape.head_size * (2 if shape.qk_norm_has_bias else 1)
+
+
+def _attention(shape: ModelShape) -> tuple[int, int]:
+    """Parameters that tensor parallelism splits, and those that it does not."""
+    h = shape.hidden_size
+    out_bias = h if shape.attention_out_bias else 0
+    split = h * shape.context_size + (shape.num_heads if shape.attention_sinks else 0)
+    if shape.latent is None:
+        inputs = shape.query_size + shape.key_size + shape.value_size
+        return split + inputs * (h + shape.attention_qkv_bias), out_bias
+    latent = shape.latent
+    # each head's key needs only its part without position from the latent; the part with it comes straight from h
+    from_kv = shape.num_heads * (shape.head_size - latent.rope_head_size + latent.value_head_size)
+    q_latent = latent.query_latent_size
+    split += (q_latent or h) * shape.query_size + latent.kv_latent_size * from_kv
+    down = (q_latent or 0) + latent.kv_latent_size + latent.rope_head_size
+    return split, down * (h + shape.attention_qkv_bias) + out_bias
+
+
+def _cross_attention(shape: ModelShape) -> tuple[int, int]:
+    """Llama 3.2 Vision: four matrices without biases, and one trained gate each for attention and MLP."""
+    inputs = shape.query_size + shape.key_size + shape.value_size
+    return shape.hidden_size * (inputs + shape.context_size), 2
+
+
+def _mlp(shape: ModelShape, width: int) -> tuple[int, int, int]:
+    """Matrices, biases on the wide side and bias on the narrow side of one MLP."""
+    num_matrices = num_mlp_matrices(shape)
+    biases = ((num_matrices - 1) * width, shape.hidden_size) if shape.mlp_bias else (0, 0)
+    return num_matrices * shape.hidden_size * width, *biases
+
+
+def _inner_norm_parameters(shape: ModelShape, kind: LayerKind) -> int:
+    """Norms on queries and keys, and on MLA's latents; cross attention always has the former."""
+    if kind.is_cross:
+        return 2 * shape.head_size
+    latent = shape.latent
+    on_latents = (latent.query_latent_size or 0) + latent.kv_latent_size if latent else 0
+    return qk_norm_parameters(shape) + on_latents
