@@ -34,7 +34,7 @@ class ExpertShape:
     """A mixture-of-experts MLP: ``num_routed`` experts of which ``num_active`` serve each token, plus shared ones.
 
     ``layers`` names the layers that have it, counted from 0; None stands for all after ``num_dense_layers_first``.
-    A shared expert is ``shared_hidden_size`` wide (None: like a routed one), and with ``shared_gate`` a scalar per token
+    A shared expert is ``shared_hidden_size`` wide (None: like a routed one); with ``shared_gate`` a scalar per token
     weighs it (Qwen-MoE). ``router_bias`` is trained (GPT-OSS); ``correction_bias`` is set by a rule that balances load
     (DeepSeek-V3): it is stored, and has neither gradient nor optimizer state.
     """
@@ -98,9 +98,9 @@ class ModelShape:
     element, shared by all heads, or with ``qk_norm_full_width`` one per element of the whole query and key (OLMo 2).
 
     ``parallel_block``: attention and MLP read the same input and are added at once (GPT-J). ``max_positions`` is the
-    number of rows of a learned table. ``embedding_size`` is the width of a token embedding that two projections bring to
-    the hidden size and back (OPT-350m). ``num_predict_ahead_layers`` are further blocks that predict tokens beyond the
-    next one in training (multi-token prediction, DeepSeek-V3); published totals leave them out.
+    number of rows of a learned table. ``embedding_size`` is the width of a token embedding that two projections bring
+    to the hidden size and back (OPT-350m). ``num_predict_ahead_layers`` are further blocks that predict tokens beyond
+    the next one in training (multi-token prediction, DeepSeek-V3); published totals leave them out.
     """
 
     name: str

@@ -16,6 +16,7 @@ from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.layout_table import RECOMPUTE_ORDER, BoolArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import heaviest_phase
+from airflow_llmsched.planner.perf.layers import num_dense_layers
 
 NUM_POLICIES = RECOMPUTE_ORDER.index(Recompute.FULL) + 1
 """Recompute policies that are tried: none, selective and full."""
@@ -180,8 +181,7 @@ def _tp_divides_ffn(question: _Question, table: LayoutTable) -> BoolArray:
     model = question.model
     if model is None:
         return _divides(table.tp_C, 0)
-    has_dense_layers = model.experts is None or model.experts.num_dense_layers_first > 0
-    passes_C = _divides(table.tp_C, model.ffn_hidden_size if has_dense_layers else 0)
+    passes_C = _divides(table.tp_C, model.ffn_hidden_size if num_dense_layers(model) else 0)
     return passes_C & _divides(table.tp_C, model.experts.expert_hidden_size if model.experts else 0)
 
 

@@ -39,6 +39,18 @@ _ARCHITECTURE = {
     "mlp_bias": (False, "MLPs without biases"),
     "qk_norm": (False, "queries and keys without norms"),
     "attention_window_tokens": (None, "attention to the start of the sequence"),
+    "cross_attention_layers": ((), "attention to the text"),
+    "attention_sinks": (False, "attention without sinks"),
+    "latent": (None, "keys and values of their own"),
+    "num_norms_per_layer": (2, "two norms per layer"),
+    "embedding_norm": (False, "embeddings without a norm"),
+    "final_norm": (True, "a norm before the head"),
+    "parallel_block": (False, "attention before the MLP"),
+    "embedding_size": (None, "embeddings of the hidden size"),
+    "num_extra_embedding_rows": (0, "as many embeddings as tokens"),
+    "head_bias": (False, "a head without a bias"),
+    "num_predict_ahead_layers": (0, "prediction of the next token"),
+    "encoder": (None, "text"),
 }
 """What ``trainers.model`` builds, by field of a shape: the one value it knows, and how to say so."""
 

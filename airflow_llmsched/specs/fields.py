@@ -24,6 +24,8 @@ from airflow_llmsched.specs import quantities
 from airflow_llmsched.specs.problems import nearest
 
 MAX_LABEL = 1000
+MAX_LAYERS = 4096
+"""Far beyond any model, and few enough to look at one by one."""
 
 
 def _quantity(examples: list[str], units: str) -> WithJsonSchema:
@@ -183,6 +185,8 @@ Ratio = Annotated[
 ]
 
 Count = Annotated[int, Field(gt=0, lt=2**31)]
+LayerCount = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+NormCount = Annotated[int, Field(gt=0, le=4)]
 """A whole number of at least one; its key says of what."""
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]

@@ -9,9 +9,10 @@ from typing import Any
 
 from airflow_llmsched.domain.workload import BatchPhase, ModelShape, WorkloadSpec
 from airflow_llmsched.errors import SpecError, SpecErrors
-from airflow_llmsched.specs import hf_config, presets, rules, tree
+from airflow_llmsched.specs import presets, rules, tree
 from airflow_llmsched.specs.batch import to_phases
 from airflow_llmsched.specs.build import build
+from airflow_llmsched.specs.hf_config import reader
 from airflow_llmsched.specs.paths import PathRules
 from airflow_llmsched.specs.problems import Problem, nearest, to_error
 from airflow_llmsched.specs.schema import Block, ModelBlock, SpecModel
@@ -175,7 +176,7 @@ def _shape(block: ModelBlock | None, problems: list[Problem], foreign: list[Spec
     if block.preset is not None:
         return _preset_shape(block.preset, block.name, problems)
     try:
-        shape = hf_config.read(Path(block.hf_config or ""))
+        shape = reader.read(Path(block.hf_config or ""))
     except SpecError as error:
         foreign.append(error)
         return None

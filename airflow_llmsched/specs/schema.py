@@ -51,12 +51,40 @@ class ExpertsBlock(Block):
     expert_hidden_size: f.Count = Field(description="Inner width of one expert.")
     num_shared: f.CountOrZero = Field(0, description="Experts that serve every token, besides the routed ones.")
     num_dense_layers_first: f.CountOrZero = Field(0, description="First layers that keep the dense MLP.")
+    shared_hidden_size: f.Count | None = Field(
+        None, description="Inner width of one shared expert. Default: expert_hidden_size."
+    )
+    shared_gate: bool = Field(False, description="Whether a scalar per token weighs the shared experts.")
+    router_bias: bool = Field(False, description="Trained bias of the router.")
+    correction_bias: bool = Field(False, description="Bias of the router that a rule sets to balance load.")
+    layers: list[f.CountOrZero] | None = Field(
+        None, description="Layers with experts, from 0. Default: all but the first num_dense_layers_first."
+    )
+
+
+class LatentBlock(Block):
+    """Multi-head latent attention: keys and values from one latent. head_size is the query's, position included."""
+
+    kv_latent_size: f.Count = Field(description="Width of the latent of keys and values.")
+    rope_head_size: f.Count = Field(description="Part of head_size that carries the position.")
+    value_head_size: f.Count = Field(description="Width of one head's value.")
+    query_latent_size: f.Count | None = Field(None, description="Width of the queries' latent. Default: none.")
+
+
+class EncoderBlock(Block):
+    """An encoder of images and its projector, by numbers of parameters."""
+
+    num_layers: f.Count = Field(description="Layers of the encoder.")
+    hidden_size: f.Count = Field(description="Width of the encoder.")
+    num_layer_parameters: f.Count = Field(description="Parameters of one layer.")
+    num_other_parameters: f.CountOrZero = Field(0, description="Parameters outside the layers: patches, positions.")
+    num_projector_parameters: f.CountOrZero = Field(0, description="Parameters between encoder and model.")
 
 
 class ShapeBlock(Block):
     """An explicit decoder-only Transformer. Sizes are element counts."""
 
-    num_layers: f.Count = Field(description="Transformer layers.")
+    num_layers: f.LayerCount = Field(description="Transformer layers.")
     hidden_size: f.Count = Field(description="Width of the residual stream.")
     num_heads: f.Count = Field(description="Query heads.")
     num_kv_heads: f.Count | None = Field(None, description="Key and value heads. Default: as many as query heads.")
@@ -69,17 +97,35 @@ class ShapeBlock(Block):
         Positions.ROTARY, description="How positions enter; learned ones are parameters."
     )
     max_positions: f.CountOrZero = Field(0, description="Rows of the table of learned positions.")
+    embedding_size: f.Count | None = Field(
+        None, description="Width of token embeddings, where projections bring them to hidden_size. Default: that."
+    )
+    num_extra_embedding_rows: f.CountOrZero = Field(0, description="Rows that only the input embedding has.")
     norm_has_bias: bool = Field(False, description="LayerNorm (weight and bias) rather than RMSNorm (weight).")
     norm_has_weight: bool = Field(True, description="False for norms without parameters.")
+    num_norms_per_layer: f.NormCount = Field(
+        2, description="1 if attention and MLP share one, 4 with norms after them."
+    )
+    embedding_norm: bool = Field(False, description="A norm right after the embedding.")
+    final_norm: bool = Field(True, description="A norm before the output head.")
+    parallel_block: bool = Field(False, description="Attention and MLP read the same input.")
     attention_qkv_bias: bool = Field(False, description="Biases on the query, key and value projections.")
     attention_out_bias: bool = Field(False, description="Bias on the attention's output projection.")
-    mlp_bias: bool = Field(False, description="Biases in the MLP.")
+    mlp_bias: bool = Field(False, description="Biases in the MLP and in experts.")
+    head_bias: bool = Field(False, description="Bias of the output head.")
     qk_norm: bool = Field(False, description="Norms on queries and keys.")
     qk_norm_full_width: bool = Field(False, description="Those norms span all heads, not one.")
+    qk_norm_has_bias: bool = Field(False, description="Those norms have a bias.")
     attention_window_tokens: f.Count | None = Field(
         None, description="How far back a token attends. Default: to the start."
     )
+    full_attention_layers: list[f.CountOrZero] = Field([], description="Layers, from 0, without that window.")
+    cross_attention_layers: list[f.CountOrZero] = Field([], description="Layers, from 0, that attend to the encoder.")
+    attention_sinks: bool = Field(False, description="A trained logit per head that takes attention from the text.")
+    latent: LatentBlock | None = Field(None, description="Multi-head latent attention.")
     experts: ExpertsBlock | None = Field(None, description="Mixture of experts.")
+    num_predict_ahead_layers: f.CountOrZero = Field(0, description="Further blocks of multi-token prediction.")
+    encoder: EncoderBlock | None = Field(None, description="Encoder of images.")
 
 
 class ModelBlock(Block):

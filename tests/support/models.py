@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.domain.workload import ExpertShape, LatentAttention, ModelShape, Positions
 
 LLAMA2_7B = ModelShape(
     name="Llama-2-7b", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128,
@@ -52,6 +52,34 @@ GRANITE_1B_A400M = ModelShape(
     name="granite-1b-a400m", num_layers=24, hidden_size=1024, num_heads=16, num_kv_heads=8, head_size=64,
     ffn_hidden_size=512, vocab_size=49155, tied_embeddings=True,
     experts=ExpertShape(num_routed=32, num_active=8, expert_hidden_size=512),
+)  # fmt: skip
+DEEPSEEK_V3 = ModelShape(
+    name="DeepSeek-V3", num_layers=61, hidden_size=7168, num_heads=128, num_kv_heads=128, head_size=192,
+    ffn_hidden_size=18432, vocab_size=129280, num_predict_ahead_layers=1,
+    latent=LatentAttention(kv_latent_size=512, rope_head_size=64, value_head_size=128, query_latent_size=1536),
+    experts=ExpertShape(
+        num_routed=256, num_active=8, expert_hidden_size=2048, num_shared=1, num_dense_layers_first=3,
+        correction_bias=True,
+    ),
+)  # fmt: skip
+GPT_OSS_20B = ModelShape(
+    name="gpt-oss-20b", num_layers=24, hidden_size=2880, num_heads=64, num_kv_heads=8, head_size=64,
+    ffn_hidden_size=2880, vocab_size=201088, attention_qkv_bias=True, attention_out_bias=True, mlp_bias=True,
+    attention_sinks=True, attention_window_tokens=128, full_attention_layers=tuple(range(1, 24, 2)),
+    experts=ExpertShape(num_routed=32, num_active=4, expert_hidden_size=2880, router_bias=True),
+)  # fmt: skip
+GEMMA2_9B = ModelShape(
+    name="gemma-2-9b", num_layers=42, hidden_size=3584, num_heads=16, num_kv_heads=8, head_size=256,
+    ffn_hidden_size=14336, vocab_size=256000, tied_embeddings=True, num_norms_per_layer=4,
+    attention_window_tokens=4096, full_attention_layers=tuple(range(1, 42, 2)),
+)  # fmt: skip
+LLAMA4_MAVERICK = ModelShape(
+    name="Llama-4-Maverick-17B-128E", num_layers=48, hidden_size=5120, num_heads=40, num_kv_heads=8, head_size=128,
+    ffn_hidden_size=16384, vocab_size=202048, attention_window_tokens=8192,
+    full_attention_layers=tuple(range(3, 48, 4)),
+    experts=ExpertShape(
+        num_routed=128, num_active=1, expert_hidden_size=8192, num_shared=1, layers=tuple(range(1, 48, 2))
+    ),
 )  # fmt: skip
 
 

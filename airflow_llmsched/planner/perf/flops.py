@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
-from airflow_llmsched.planner.perf.parameters import num_mlp_matrices, shared_expert_size
+from airflow_llmsched.planner.perf.parameters import attention_matrices, num_mlp_matrices, shared_expert_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,7 @@ class FlopsPerToken:
     @property
     def forward_without_scores_flop(self) -> int:
         """Forward pass by the convention that leaves attention scores out: 2 per multiplied parameter."""
-        return (
-            self.projections_flop + self.mlp_flop + self.router_flop + self.logits_flop + self.predict_ahead_flop
-        )
+        return self.projections_flop + self.mlp_flop + self.router_flop + self.logits_flop + self.predict_ahead_flop
 
     @property
     def backward_flop(self) -> int:
@@ -109,9 +107,7 @@ def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int, causal: b
     )
 
 
-def layer_flops(
-    shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int, causal: bool = False
-) -> LayerFlops:
+def layer_flops(shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int, causal: bool = False) -> LayerFlops:
     """Count one layer's forward pass per token: 2 n m for a matrix of (n, m); 2 (q + context) for each key seen.
 
     Latent attention is counted as training computes it, with keys and values of every head made from the latent. Cross
@@ -142,17 +138,9 @@ def num_keys_per_token(kind: LayerKind, sequence_length_tokens: int, *, causal: 
 
 
 def _projection_weights(shape: ModelShape, kind: LayerKind) -> int:
-    """Weights of the attention's matrices that one token is multiplied with."""
-    h = shape.hidden_size
-    if kind.is_cross:
-        return h * (shape.query_size + shape.context_size)
-    latent = shape.latent
-    if latent is None:
-        return h * (shape.query_size + shape.key_size + shape.value_size + shape.context_size)
-    q_latent, kv_latent = latent.query_latent_size, latent.kv_latent_size
-    queries = q_latent * (h + shape.query_size) if q_latent else h * shape.query_size
-    from_kv = shape.num_heads * (shape.head_size - latent.rope_head_size + latent.value_head_size)
-    return queries + h * (kv_latent + latent.rope_head_size) + kv_latent * from_kv + h * shape.context_size
+    """Weights of the attention's matrices that one token of text is multiplied with."""
+    skipped = {"key", "value"} if kind.is_cross else set()
+    return sum(matrix.size for matrix in attention_matrices(shape, kind) if matrix.name not in skipped)
 
 
 def _logits_flop(shape: ModelShape) -> int:

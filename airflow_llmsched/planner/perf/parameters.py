@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.domain.workload import ExpertShape, LatentAttention, ModelShape, Positions
 from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
 
 
@@ -122,14 +123,12 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
     routed = sum(layer.experts for layer in layers)
     experts = shape.experts
     num_moe = sum(kind.is_moe for kind in kinds)
-    width = shape.embedding_size or shape.hidden_size
-    projections = 2 * width * shape.hidden_size if shape.embedding_size else 0
     return ParameterCount(
         token_embedding=embedding_parameters(shape),
         position_embedding=position_parameters(shape),
         output_head=head_parameters(shape),
         attention=sum(layer.attention for layer in layers),
-        mlp=sum(layer.mlp for layer in layers) + projections,
+        mlp=sum(layer.mlp for layer in layers),
         routed_experts=routed,
         active_routed_experts=routed * experts.num_active // experts.num_routed if experts else 0,
         router=sum(layer.router for layer in layers),
@@ -152,9 +151,14 @@ def position_parameters(shape: ModelShape) -> int:
 
 
 def head_parameters(shape: ModelShape) -> int:
-    """What the output head has of its own: nothing when tied, but for a bias."""
-    table = 0 if shape.tied_embeddings else shape.vocab_size * (shape.embedding_size or shape.hidden_size)
-    return table + (shape.vocab_size if shape.head_bias else 0)
+    """What the output head has of its own: nothing when tied, but for a bias.
+
+    Projections between an embedding of another width and the layers (OPT-350m) are counted with it.
+    """
+    width = shape.embedding_size or shape.hidden_size
+    table = 0 if shape.tied_embeddings else shape.vocab_size * width
+    bias = shape.vocab_size if shape.head_bias else 0
+    return table + bias + (2 * width * shape.hidden_size if shape.embedding_size else 0)
 
 
 def predict_ahead_parameters(shape: ModelShape) -> int:
@@ -166,11 +170,56 @@ def predict_ahead_parameters(shape: ModelShape) -> int:
     return layer + 2 * shape.hidden_size**2 + 3 * norm_parameters(shape)
 
 
+def count_lora_parameters(shape: ModelShape, *, rank: int) -> int:
+    """Trainable parameters of LoRA on every matrix of attention and MLP, routed experts included (Hu et al. 2021).
+
+    A matrix of (n, m) gets two factors, (n, rank) and (rank, m). Embeddings, head and router stay frozen, without
+    adapters.
+    """
+    return rank * sum(
+        matrix.number * (matrix.num_rows + matrix.num_columns)
+        for kind in layer_kinds(shape)
+        for matrix in layer_matrices(shape, kind)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Weights of one linear layer: ``number`` of them alike (experts), named by what they do."""
+
+    name: str
+    num_rows: int
+    num_columns: int
+    number: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements of all of them."""
+        return self.number * self.num_rows * self.num_columns
+
+
+def layer_matrices(shape: ModelShape, kind: LayerKind) -> Sequence[Matrix]:
+    """List the linear layers of attention, MLP and experts; the router is none of them."""
+    h, experts = shape.hidden_size, shape.experts if kind.is_moe else None
+    matrices = list(attention_matrices(shape, kind))
+    groups = [(1, shape.ffn_hidden_size, "")]
+    if experts:
+        groups = [
+            (experts.num_routed, experts.expert_hidden_size, "expert_"),
+            (experts.num_shared, shared_expert_size(experts), "shared_"),
+        ]
+    for number, width, prefix in groups:
+        names = ("gate", "up") if shape.gated_mlp else ("up",)
+        matrices += [Matrix(name=prefix + name, num_rows=width, num_columns=h, number=number) for name in names]
+        matrices.append(Matrix(name=prefix + "down", num_rows=h, num_columns=width, number=number))
+    return [matrix for matrix in matrices if matrix.number]
+
+
 def layer_parameters(shape: ModelShape, kind: LayerKind) -> LayerParameters:
     """Count one layer of a kind."""
     experts = shape.experts if kind.is_moe else None
     matrices, column_biases, row_bias = _mlp(shape, experts.expert_hidden_size if experts else shape.ffn_hidden_size)
-    attention_split, attention_replicated = _cross_attention(shape) if kind.is_cross else _attention(shape)
+    attention_split, attention_replicated = _attention(shape, kind)
     mlp_split, mlp_replicated = matrices + column_biases, row_bias
     if experts:
         shared, shared_column_biases, shared_row_bias = _mlp(shape, shared_expert_size(experts))
@@ -212,27 +261,51 @@ def qk_norm_parameters(shape: ModelShape) -> int:
     return num_heads * shape.head_size * (2 if shape.qk_norm_has_bias else 1)
 
 
-def _attention(shape: ModelShape) -> tuple[int, int]:
-    """Parameters that tensor parallelism splits, and those that it does not."""
-    h = shape.hidden_size
-    out_bias = h if shape.attention_out_bias else 0
-    split = h * shape.context_size + (shape.num_heads if shape.attention_sinks else 0)
-    if shape.latent is None:
-        inputs = shape.query_size + shape.key_size + shape.value_size
-        return split + inputs * (h + shape.attention_qkv_bias), out_bias
-    latent = shape.latent
-    # each head's key needs only its part without position from the latent; the part with it comes straight from h
-    from_kv = shape.num_heads * (shape.head_size - latent.rope_head_size + latent.value_head_size)
-    q_latent = latent.query_latent_size
-    split += (q_latent or h) * shape.query_size + latent.kv_latent_size * from_kv
-    down = (q_latent or 0) + latent.kv_latent_size + latent.rope_head_size
-    return split, down * (h + shape.attention_qkv_bias) + out_bias
+def _attention(shape: ModelShape, kind: LayerKind) -> tuple[int, int]:
+    """Parameters that tensor parallelism splits, and those that it does not; biases with their matrices."""
+    if kind.is_cross:
+        # without biases, but with one trained gate each for attention and MLP (Llama 3.2 Vision)
+        return sum(matrix.size for matrix in attention_matrices(shape, kind)), 2
+    split = shape.num_heads if shape.attention_sinks else 0
+    replicated = shape.hidden_size if shape.attention_out_bias else 0
+    for matrix in attention_matrices(shape, kind):
+        has_bias = shape.attention_qkv_bias and matrix.name in _INPUTS
+        size = matrix.size + (matrix.num_rows if has_bias else 0)
+        if matrix.name in _DOWN:
+            replicated += size
+        else:
+            split += size
+    return split, replicated
 
 
-def _cross_attention(shape: ModelShape) -> tuple[int, int]:
-    """Llama 3.2 Vision: four matrices without biases, and one trained gate each for attention and MLP."""
-    inputs = shape.query_size + shape.key_size + shape.value_size
-    return shape.hidden_size * (inputs + shape.context_size), 2
+_DOWN = frozenset({"query_down", "key_value_down"})
+_INPUTS = _DOWN | {"query", "key", "value"}
+
+
+def attention_matrices(shape: ModelShape, kind: LayerKind) -> Iterator[Matrix]:
+    """Yield the linear layers of attention: four, or five for latent attention."""
+    h, latent = shape.hidden_size, None if kind.is_cross else shape.latent
+    if latent is None:
+        sizes = {"query": shape.query_size, "key": shape.key_size, "value": shape.value_size}
+        for name, size in sizes.items():
+            yield Matrix(name=name, num_rows=size, num_columns=h)
+    else:
+        yield from _latent_matrices(shape, latent)
+    yield Matrix(name="attention_out", num_rows=h, num_columns=shape.context_size)
+
+
+def _latent_matrices(shape: ModelShape, latent: LatentAttention) -> Iterator[Matrix]:
+    """MLA's way to queries, keys and values. The part of the key with the position comes straight from the input."""
+    h, q_latent, kv_latent = shape.hidden_size, latent.query_latent_size, latent.kv_latent_size
+    if q_latent is None:
+        # published models give this one no bias, whatever attention_qkv_bias says
+        yield Matrix(name="query_up", num_rows=shape.query_size, num_columns=h)
+    else:
+        yield Matrix(name="query_down", num_rows=q_latent, num_columns=h)
+        yield Matrix(name="query_up", num_rows=shape.query_size, num_columns=q_latent)
+    yield Matrix(name="key_value_down", num_rows=kv_latent + latent.rope_head_size, num_columns=h)
+    per_head = shape.head_size - latent.rope_head_size + latent.value_head_size
+    yield Matrix(name="key_value_up", num_rows=shape.num_heads * per_head, num_columns=kv_latent)
 
 
 def _mlp(shape: ModelShape, width: int) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape
+from airflow_llmsched.specs.fields import MAX_LAYERS
 from airflow_llmsched.specs.hf_config.keys import Keys
 
 Fields = Mapping[str, Any]
@@ -16,6 +17,7 @@ Derive = Callable[[Keys, Fields], Fields]
 
 FLAGS = frozenset(name for name, kind in ModelShape.__annotations__.items() if kind == "bool")
 _EXPERT_FLAGS = frozenset(name for name, kind in ExpertShape.__annotations__.items() if kind == "bool")
+_COUNTS = frozenset({"num_predict_ahead_layers"})
 _EXPERT_COUNTS = frozenset({"num_shared", "num_dense_layers_first"})
 
 
@@ -63,7 +65,7 @@ class Dialect:
 
 def read_fields(keys: Keys, dialect: Dialect) -> Fields:
     """Return the fields of a ``ModelShape`` but for its name. Raises ``SpecError`` (see ``reader.read``)."""
-    fields = dict(dialect.facts) | _told(keys, dialect.keys, dialect.defaults, FLAGS, frozenset())
+    fields = dict(dialect.facts) | _told(keys, dialect.keys, dialect.defaults, FLAGS, _COUNTS)
     for key, allowed in dialect.only.items():
         keys.only(key, *allowed)
     keys.ignore(*dialect.unused)
@@ -73,6 +75,9 @@ def read_fields(keys: Keys, dialect: Dialect) -> Fields:
         fields |= derive(keys, fields)
     if dialect.experts is not None:
         fields["experts"] = _experts(keys, dialect.experts, fields)
+    if not fields.get("qk_norm"):
+        # how the norms would look is a fact of the architecture, whether there are any a key of the file
+        fields |= dict.fromkeys(("qk_norm_full_width", "qk_norm_has_bias"), False)
     return fields
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched.specs.hf_config import patterns
-from airflow_llmsched.specs.hf_config.dialect import Dialect, Experts, Fields
+from airflow_llmsched.specs.hf_config.dialect import Derive, Dialect, Experts, Fields
 from airflow_llmsched.specs.hf_config.keys import Keys
 from airflow_llmsched.specs.hf_config.older import OLDER
 
@@ -25,7 +25,6 @@ SIZES = {
 }
 _ATTENTION_BIAS = {"attention_qkv_bias": "attention_bias", "attention_out_bias": "attention_bias"}
 _LLAMA_KEYS = SIZES | _ATTENTION_BIAS | {"mlp_bias": "mlp_bias"}
-_ONE_BIAS = _ATTENTION_BIAS | {"mlp_bias": "attention_bias"}
 _LAYER_NORM: dict[str, Any] = {"norm_has_bias": True}
 _WINDOW = (patterns.windows(patterns.no_layer),)
 _EXPERTS = {"num_active": "num_experts_per_tok"}
@@ -39,10 +38,10 @@ _DEEPSEEK_EXPERTS = _EXPERTS | {
 }
 _NOT_BIDIRECTIONAL: dict[str, tuple[Any, ...]] = {"use_bidirectional_attention": (False,)}
 _MTP = {"num_predict_ahead_layers": "num_nextn_predict_layers"}
-_MLA_KEYS = {name: key for name, key in _LLAMA_KEYS.items() if name not in {"num_kv_heads", "head_size"}}
+_MLA_KEYS = {name: key for name, key in SIZES.items() if name not in {"num_kv_heads", "head_size"}} | _ATTENTION_BIAS
 
 
-def _balanced(by_default: bool) -> patterns.Derive:
+def _balanced(by_default: bool) -> Derive:
     """DeepSeek's balancing without auxiliary loss, named by ``topk_method``, has a bias for each expert."""
 
     def derive(keys: Keys, _fields: Fields) -> Fields:
@@ -65,7 +64,7 @@ def _shared_of_granite(keys: Keys, _fields: Fields) -> Fields:
     return {"num_shared": 1, "shared_hidden_size": width} if width else {}
 
 
-def _parallel_if(key: str) -> patterns.Derive:
+def _parallel_if(key: str) -> Derive:
     """With a parallel block one norm serves both attention and MLP (StableLM)."""
 
     def derive(keys: Keys, _fields: Fields) -> Fields:
@@ -75,7 +74,9 @@ def _parallel_if(key: str) -> patterns.Derive:
 
 
 def _cross_layers(keys: Keys, fields: Fields) -> Fields:
+    """Llama 3.2 Vision. Its input embedding has rows for images, so that the head cannot be tied to it."""
     layers = keys.numbers("cross_attention_layers", below=fields["num_layers"])
+    keys.only("tie_word_embeddings", False)
     return {"cross_attention_layers": (3, 8, 13, 18, 23, 28, 33, 38) if layers is None else layers}
 
 
@@ -88,6 +89,7 @@ _MISTRAL = Dialect(
 _COHERE: dict[str, Any] = {"num_norms_per_layer": 1, "parallel_block": True}
 _DEEPSEEK_V3 = Dialect(
     keys=_MLA_KEYS | _MTP,
+    only={"mlp_bias": (False,)},
     experts=Experts(
         keys=_DEEPSEEK_EXPERTS,
         may_be_absent=True,
@@ -96,7 +98,7 @@ _DEEPSEEK_V3 = Dialect(
     derive=(patterns.latent,),
 )
 
-DENSE: Mapping[str, Dialect] = {
+_DENSE: dict[str, Dialect] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
@@ -137,7 +139,9 @@ DENSE: Mapping[str, Dialect] = {
     ),
     "granite": _LLAMA,
     "arcee": Dialect(keys=_LLAMA_KEYS, facts={"gated_mlp": False}),
-    "helium": Dialect(keys=_LLAMA_KEYS, defaults={"head_size": 128}),
+    "helium": Dialect(
+        keys=SIZES | {"attention_qkv_bias": "attention_bias", "mlp_bias": "mlp_bias"}, defaults={"head_size": 128}
+    ),
     "seed_oss": Dialect(
         keys=SIZES
         | {
@@ -150,6 +154,7 @@ DENSE: Mapping[str, Dialect] = {
     "smollm3": Dialect(
         keys=_LLAMA_KEYS, defaults={"num_kv_heads": 4}, derive=(patterns.qwen_windows,), tied_by_default=True
     ),
+    "exaone": Dialect(keys=_LLAMA_KEYS, aliases={"num_layers": "num_hidden_layers"}),
     "exaone4": Dialect(
         keys=SIZES,
         facts={"qk_norm": True},
@@ -164,8 +169,7 @@ DENSE: Mapping[str, Dialect] = {
     ),
     "phi3": Dialect(keys=SIZES, derive=_WINDOW),
     "starcoder2": Dialect(
-        keys=SIZES
-        | {"attention_qkv_bias": "use_bias", "attention_out_bias": "use_bias", "mlp_bias": "use_bias"},
+        keys=SIZES | {"attention_qkv_bias": "use_bias", "attention_out_bias": "use_bias", "mlp_bias": "use_bias"},
         facts=_LAYER_NORM | {"gated_mlp": False},
         defaults={"num_kv_heads": 2, "attention_qkv_bias": True, "attention_out_bias": True, "mlp_bias": True},
         derive=_WINDOW,
@@ -185,8 +189,12 @@ DENSE: Mapping[str, Dialect] = {
     "cohere2": Dialect(
         keys=SIZES | _ATTENTION_BIAS,
         facts=_COHERE,
-        only={"use_qk_norm": (False,), "use_gated_activation": (True,), "use_parallel_block": (True,),
-              "use_parallel_embedding": (False,)},
+        only={
+            "use_qk_norm": (False,),
+            "use_gated_activation": (True,),
+            "use_parallel_block": (True,),
+            "use_parallel_embedding": (False,),
+        },
         derive=(patterns.windows(patterns.every(4), default=4096),),
         unused=frozenset({"order_of_interleaved_layers"}),
         tied_by_default=True,
@@ -207,6 +215,7 @@ DENSE: Mapping[str, Dialect] = {
     "internlm3": Dialect(
         keys=SIZES | {"attention_qkv_bias": "qkv_bias", "attention_out_bias": "bias", "mlp_bias": "bias"},
         defaults={"num_kv_heads": 2, "head_size": 128},
+        only={"attention_bias": (False,), "mlp_bias": (False,)},
     ),
     "ernie4_5": Dialect(
         keys=SIZES,
@@ -219,7 +228,7 @@ DENSE: Mapping[str, Dialect] = {
         facts={"qk_norm": True},
         only={"use_qk_norm": (True,), "mlp_bias": (False,), "use_cla": (False,), "num_experts": (1,)},
     ),
-    "minicpm3": Dialect(keys=_MLA_KEYS, derive=(patterns.latent,), tied_by_default=True),
+    "minicpm3": Dialect(keys=_MLA_KEYS | {"mlp_bias": "mlp_bias"}, derive=(patterns.latent,), tied_by_default=True),
     "mllama_text_model": Dialect(
         keys=SIZES,
         facts={"num_extra_embedding_rows": 8},
@@ -228,7 +237,7 @@ DENSE: Mapping[str, Dialect] = {
     ),
 }
 
-MIXTURES: Mapping[str, Dialect] = {
+_MIXTURES: dict[str, Dialect] = {
     "mixtral": Dialect(
         keys=SIZES,
         defaults={"num_kv_heads": 8},
@@ -274,7 +283,10 @@ MIXTURES: Mapping[str, Dialect] = {
         keys=SIZES | _ATTENTION_BIAS,
         facts={"attention_sinks": True, "mlp_bias": True},
         defaults={
-            "num_kv_heads": 8, "head_size": 64, "attention_qkv_bias": True, "attention_out_bias": True,
+            "num_kv_heads": 8,
+            "head_size": 64,
+            "attention_qkv_bias": True,
+            "attention_out_bias": True,
         },
         experts=Experts(keys=_LOCAL_EXPERTS, facts={"router_bias": True}),
         aliases={"num_experts": "num_local_experts"},
@@ -287,6 +299,7 @@ MIXTURES: Mapping[str, Dialect] = {
     ),
     "deepseek_v2": Dialect(
         keys=_MLA_KEYS,
+        only={"mlp_bias": (False,)},
         experts=Experts(
             keys=_DEEPSEEK_EXPERTS,
             may_be_absent=True,
@@ -298,7 +311,7 @@ MIXTURES: Mapping[str, Dialect] = {
     "kimi_k2": _DEEPSEEK_V3,
     "glm4_moe": Dialect(
         keys=SIZES | {"attention_qkv_bias": "attention_bias", "qk_norm": "use_qk_norm"} | _MTP,
-        defaults={"num_kv_heads": 8, "head_size": 128},
+        defaults={"num_kv_heads": 8},
         experts=Experts(
             keys=_DEEPSEEK_EXPERTS,
             defaults={"num_shared": 1},
@@ -314,7 +327,7 @@ MIXTURES: Mapping[str, Dialect] = {
             facts={"correction_bias": True},
             derive=(patterns.after_first(0),),
         ),
-        derive=(patterns.windows(lambda keys, number, layers: number < keys.count("max_window_layers", 62), default=4096),),
+        derive=(patterns.windows(patterns.before("max_window_layers", 62), default=4096),),
     ),
     "ernie4_5_moe": Dialect(
         keys=SIZES,
@@ -338,7 +351,9 @@ MIXTURES: Mapping[str, Dialect] = {
         facts={"qk_norm": True, "qk_norm_full_width": True},
         defaults={"num_kv_heads": 8, "head_size": 128},
         only={
-            "use_qk_norm": (True,), "qk_norm_type": ("per_layer",), "use_routing_bias": (True,),
+            "use_qk_norm": (True,),
+            "qk_norm_type": ("per_layer",),
+            "use_routing_bias": (True,),
             "shared_intermediate_size": (0,),
         },
         experts=Experts(keys=_LOCAL_EXPERTS, facts={"correction_bias": True}),
@@ -357,4 +372,4 @@ MIXTURES: Mapping[str, Dialect] = {
     ),
 }
 
-DIALECTS: Mapping[str, Dialect] = DENSE | MIXTURES | OLDER
+DIALECTS: Mapping[str, Dialect] = _DENSE | _MIXTURES | OLDER

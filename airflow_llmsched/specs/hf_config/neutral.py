@@ -46,7 +46,7 @@ _TRAINING = """
     attention_dropout attn_dropout attention_dropout_prob classifier_dropout dropout embd_pdrop emb_dropout_prob
     attn_dropout_prob embed_dropout emb_pdrop embedding_dropout hidden_dropout hidden_dropout_prob
     activation_dropout resid_dropout resid_pdrop residual_dropout layerdrop drop_path_rate
-    initializer_factor initializer_range init_std init_method init_device initializer fp16 bf16 fp32 
+    initializer_factor initializer_range init_std init_method init_device initializer fp16 bf16 fp32
     use_cache_quantization use_softmax_v2 quantization quantization_config compression_config pre_seq_len
     prefix_projection verbose attention_probs_dropout_prob
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched.domain.workload import ExpertShape, Positions
@@ -117,7 +116,7 @@ def _qwen1(_keys: Keys, fields: Fields) -> Fields:
     return {"ffn_hidden_size": fields["ffn_hidden_size"] // 2}
 
 
-OLDER: Mapping[str, Dialect] = {
+OLDER: dict[str, Dialect] = {
     "gpt2": Dialect(
         keys=_GPT2_KEYS | {"max_positions": "n_positions"},
         facts=_GPT | _BIASES | {"positions": Positions.LEARNED},

@@ -40,6 +40,11 @@ def no_layer(_keys: Keys, _number: int, _num_layers: int) -> bool:
     return False
 
 
+def before(key: str, default: int) -> IsFull:
+    """Layers before the one that ``key`` numbers attend to the start (dots.llm1)."""
+    return lambda keys, number, _num_layers: number < keys.count(key, default)
+
+
 def every(interval: int) -> IsFull:
     """Every so manyth layer attends to the start (Gemma 2: 2, Gemma 3: 6), or as ``sliding_window_pattern`` says."""
 
@@ -67,10 +72,9 @@ def letters(interval: int) -> IsFull:
 
 def qwen_windows(keys: Keys, fields: Fields) -> Fields:
     """Qwen: off unless ``use_sliding_window``; then from layer ``max_window_layers`` on."""
-    is_used = keys.flag("use_sliding_window", False)
-    first = keys.count("max_window_layers", 28)
-    if is_used:
-        return windows(lambda _keys, number, _layers: number < first, default=4096)(keys, fields)
+    if keys.flag("use_sliding_window", False):
+        return windows(before("max_window_layers", 28), default=4096)(keys, fields)
+    keys.ignore("max_window_layers")
     types = keys.words("layer_types", length=fields["num_layers"])
     if types is not None and set(types) - {FULL}:
         keys.refuse("layer_types", "has windows although use_sliding_window is false")

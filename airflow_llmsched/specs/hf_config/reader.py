@@ -49,10 +49,7 @@ def read(path: Path) -> ModelShape:
 
 def to_shape(config: Mapping[str, Any], *, name: str, file: str) -> ModelShape:
     """Place every key of ``config``. Raises ``SpecError`` (see :func:`read`)."""
-    kind = config.get("model_type")
-    dialect = DIALECTS.get(kind) if isinstance(kind, str) else None
-    if dialect is None:
-        _refuse_architecture(config, file)
+    dialect = _dialect(config, file)
     keys = Keys({dialect.aliases.get(key, key): value for key, value in config.items()}, file=file)
     shape = ModelShape(name=name, **read_fields(keys, dialect))
     _refuse_left_over(keys, file)
@@ -60,8 +57,10 @@ def to_shape(config: Mapping[str, Any], *, name: str, file: str) -> ModelShape:
     return shape
 
 
-def _refuse_architecture(config: Mapping[str, Any], file: str) -> None:
+def _dialect(config: Mapping[str, Any], file: str) -> Dialect:
     kind = config.get("model_type")
+    if isinstance(kind, str) and kind in DIALECTS:
+        return DIALECTS[kind]
     near = nearest(kind, DIALECTS) if isinstance(kind, str) else None
     guess = f" (the nearest known is {near!r}, which is not the same)" if near else ""
     hint = f"is an architecture not known here{guess}; known: {', '.join(sorted(DIALECTS))}. Give model.shape instead"

@@ -12,10 +12,14 @@ from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
 from airflow_llmsched.planner.perf.layers import LayerKind
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters, layer_parameters
 from tests.support.models import (
+    DEEPSEEK_V3,
+    GEMMA2_9B,
     GPT2,
     GPT_NEOX_20B,
+    GPT_OSS_20B,
     GRANITE_1B_A400M,
     LLAMA2_7B,
+    LLAMA4_MAVERICK,
     LLAMA31_8B,
     MISTRAL_7B,
     MIXTRAL_8X7B,
@@ -40,6 +44,8 @@ from tests.support.models import (
         (GPT_NEOX_20B, 20_554_567_680),
         (GRANITE_1B_A400M, 1_334_628_352),
         (GPT2, 124_439_808),
+        (GEMMA2_9B, 9_241_705_984),
+        (GPT_OSS_20B, 20_914_757_184),
     ],
     ids=lambda value: value.name if isinstance(value, ModelShape) else None,
 )
@@ -49,7 +55,12 @@ def test_the_total_of_a_public_checkpoint_is_exact(shape: ModelShape, total: int
 
 @pytest.mark.parametrize(
     ("shape", "active"),
-    [(MIXTRAL_8X7B, 12_879_925_248), (QWEN3_30B_A3B, 3_353_032_704), (GRANITE_1B_A400M, 428_658_688)],
+    [
+        (MIXTRAL_8X7B, 12_879_925_248),
+        (QWEN3_30B_A3B, 3_353_032_704),
+        (GRANITE_1B_A400M, 428_658_688),
+        (GPT_OSS_20B, 4_187_440_704),
+    ],
     ids=lambda value: value.name if isinstance(value, ModelShape) else None,
 )
 def test_active_parameters_of_a_mixture_of_experts_are_exact(shape: ModelShape, active: int) -> None:
@@ -76,6 +87,34 @@ def test_shared_experts_and_dense_first_layers_are_counted_apart_from_routed_one
     assert count.routed_experts == 2 * 8 * (3 * 32 * 16)
     assert count.active_routed_experts == 2 * 2 * (3 * 32 * 16)
     assert count.router == 2 * 32 * 8
+
+
+def test_the_biases_that_balance_deepseek_v3_are_stored_and_not_trained() -> None:
+    """transformers 5.24.0 keeps them as buffers: 671,026,404,352 parameters and 58 layers of 256 biases."""
+    count = count_parameters(DEEPSEEK_V3)
+    assert count.total == 671_026_404_352 + 58 * 256
+    assert count.trained == 671_026_404_352
+    assert round(count.active / 1e9, 1) == 37.6
+
+
+def test_multi_token_prediction_is_named_apart_from_the_published_total() -> None:
+    """DeepSeek-V3's README_WEIGHTS.md: 11.5B besides the shared embedding and head, and the projection to h."""
+    count = count_parameters(DEEPSEEK_V3)
+    assert round((count.predict_ahead - 2 * 7168**2) / 1e9, 1) == 11.5
+    assert count.total_with_predict_ahead == count.total + count.predict_ahead
+
+
+def test_llama_4_has_experts_in_every_other_layer_and_a_shared_one_beside_them() -> None:
+    """Its files hold 402B (huggingface.co), of which the encoder of images is 0.9B; 17B are active."""
+    count = count_parameters(LLAMA4_MAVERICK)
+    assert round(count.total / 1e9, 1) == 400.7
+    assert round(count.active / 1e9) == 17
+
+
+def test_projections_to_a_latent_are_on_every_tensor_parallel_rank() -> None:
+    layer = layer_parameters(DEEPSEEK_V3, LayerKind())
+    assert layer.attention_replicated == 7168 * (1536 + 512 + 64)
+    assert layer.attention_split == 1536 * 128 * 192 + 512 * 128 * (128 + 128) + 128 * 128 * 7168
 
 
 def test_lora_counts_two_factors_for_every_matrix() -> None:
