@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.flops import flops_per_token, layer_flops, num_keys_per_token
-from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
+from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from tests.support.models import (
     DEEPSEEK_V3,
