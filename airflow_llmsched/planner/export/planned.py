@@ -1,0 +1,76 @@
+"""What a tool's settings are made from: the workload, the layout that was chosen for it, and where its ranks are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec
+from airflow_llmsched.planner.perf.job import heaviest_phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A workload with its layout. ``ranks_on_nodes``: how many ranks each node has, in the order of the nodes."""
+
+    workload: WorkloadSpec
+    layout: ParallelLayout
+    ranks_on_nodes: tuple[int, ...]
+
+    @property
+    def phase(self) -> BatchPhase | None:
+        """The batch phase that the layout was planned for; None for a workload without any."""
+        return heaviest_phase(self.workload) if self.workload.batch else None
+
+    @property
+    def num_steps(self) -> int | None:
+        """Optimizer steps of the run; None where the batch changes on the way, as settings hold one batch."""
+        return self.workload.num_steps if len(self.workload.batch) == 1 else None
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that split each routed expert."""
+        return self.layout.expert_tp or self.layout.tp
+
+    @property
+    def num_sharing(self) -> int:
+        """Ranks among which ZeRO shards one copy of what it shards."""
+        return self.layout.shard_size or self.layout.dp * self.layout.cp
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of what ZeRO shards: 1, or more where shards span only some of the replicas (HSDP)."""
+        return self.layout.dp * self.layout.cp // self.num_sharing
+
+    @property
+    def uses_sequence_parallel(self) -> bool:
+        """Whether tensor-parallel ranks split norms along the sequence."""
+        return self.layout.tp > 1 and self.layout.sequence_parallel
+
+
+def planned_run(workload: WorkloadSpec, plan: Plan) -> PlannedRun:
+    """Return what ``plan`` says of ``workload`` to a tool."""
+    ranks = Counter(slot.node for slot in plan.placement.slots)
+    return PlannedRun(
+        workload=workload,
+        layout=plan.layout,
+        ranks_on_nodes=tuple(ranks[node] for node in plan.placement.nodes),
+    )
+
+
+def batch_notes(run: PlannedRun) -> tuple[str, ...]:
+    """Say which phases of a batch schedule the settings are not for."""
+    chosen = run.phase
+    others = [phase for phase in run.workload.batch if phase != chosen]
+    if chosen is None or not others:
+        return ()
+    listed = "; ".join(
+        f"from {phase.from_tokens:,} tokens: {phase.num_sequences} sequences of {phase.sequence_length_tokens} tokens"
+        for phase in others
+    )
+    return (
+        f"These settings are for the phase of {chosen.num_sequences} sequences of {chosen.sequence_length_tokens} "
+        f"tokens, without its length in steps. The others need the same layout with their own batch: {listed}.",
+    )

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placement, RankSlot
+from airflow_llmsched.domain.plan import Plan, Prediction
+from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec
+from airflow_llmsched.planner.export.planned import batch_notes, planned_run
+from tests.support.fleets import workload
+from tests.support.tool_options import planned
+
+PHASES = (
+    BatchPhase(from_tokens=0, sequence_length_tokens=4096, num_sequences=256),
+    BatchPhase(from_tokens=10**9, sequence_length_tokens=8192, num_sequences=512),
+)
+
+
+def test_ranks_are_counted_by_node() -> None:
+    slots = tuple(
+        RankSlot(rank=rank, node=NodeId(f"n{rank // 2}"), slot=rank, local_rank=rank % 2) for rank in range(3)
+    )
+    plan = Plan(
+        layout=ParallelLayout(dp=3),
+        placement=Placement(slots=slots),
+        prediction=Prediction(
+            step_s=1.0, step_breakdown_s={}, memory_bytes_per_rank=1, memory_breakdown_bytes={}, mfu_ratio=0.0,
+            tokens_per_s=1.0, usd_per_hour=1.0, error_ratio=0.5,
+        ),
+        node_shape="local-cpu",
+        num_domains=1,
+    )  # fmt: skip
+    assert planned_run(workload(), plan).ranks_on_nodes == (2, 1)
+
+
+def test_shards_span_all_replicas_unless_told() -> None:
+    whole, hybrid = (
+        planned(ParallelLayout(dp=8, cp=2, zero_stage=3, shard_size=size)) for size in (None, 4)
+    )  # fmt: skip
+    assert (whole.num_sharing, whole.num_copies) == (16, 1)
+    assert (hybrid.num_sharing, hybrid.num_copies) == (4, 4)
+
+
+def test_experts_are_split_as_layers_are_unless_told() -> None:
+    assert planned(ParallelLayout(dp=2, tp=4)).expert_tp == 4
+    assert planned(ParallelLayout(dp=2, tp=4, expert_tp=1)).expert_tp == 1
+
+
+def test_sequence_parallelism_needs_tensor_parallelism() -> None:
+    assert planned(ParallelLayout(dp=2, tp=4)).uses_sequence_parallel
+    assert not planned(ParallelLayout(dp=8)).uses_sequence_parallel
+    assert not planned(ParallelLayout(dp=2, tp=4, sequence_parallel=False)).uses_sequence_parallel
+
+
+def test_one_batch_has_a_number_of_steps_and_a_schedule_says_which_phase_is_meant() -> None:
+    alone = planned(ParallelLayout(dp=8))
+    assert (alone.num_steps, batch_notes(alone)) == (10, ())
+    run = planned(ParallelLayout(dp=512), batch=PHASES, budget=BudgetSpec(num_tokens=10**12))
+    assert run.num_steps is None
+    assert run.phase == PHASES[1]
+    (note,) = batch_notes(run)
+    assert "512 sequences of 8192 tokens" in note
+    assert "from 0 tokens: 256 sequences of 4096 tokens" in note
