@@ -117,7 +117,10 @@ GAPS = (
         path="layout.offload",
         why="Accelerate offloads to the host only, and optimizer state only together with the parameters",
         used=one_of(
-            Offload.OPTIMIZER_HOST, Offload.OPTIMIZER_NVME, Offload.PARAMETERS_NVME, value=lambda run: run.layout.offload
+            Offload.OPTIMIZER_HOST,
+            Offload.OPTIMIZER_NVME,
+            Offload.PARAMETERS_NVME,
+            value=lambda run: run.layout.offload,
         ),
     ),
     Gap(path="layout.recompute", why="Accelerate offloads the activations of recomputed layers", used=_activations),

@@ -146,7 +146,9 @@ GAPS = (
     Gap(path="layout.cp", why="DeepSpeed has no context parallelism (Ulysses splits heads)", used=above_one("cp")),
     Gap(path="layout.expert_tp", why="DeepSpeed does not split an expert yet", used=_expert_tp),
     Gap(path="layout.tp", why="DeepSpeed splits a mixture of experts over tp only together with ep", used=_lone_tp),
-    Gap(path="layout.offload", why="DeepSpeed does not offload where tp and ep go together", used=_offload_with_folding),
+    Gap(
+        path="layout.offload", why="DeepSpeed does not offload where tp and ep go together", used=_offload_with_folding
+    ),
     Gap(path="layout.zero_stage", why="DeepSpeed offloads sharded state, from ZeRO 1 on", used=_offload_unsharded),
     Gap(path="layout.recompute", why="DeepSpeed offloads the activations of recomputed layers", used=_activations),
     Gap(

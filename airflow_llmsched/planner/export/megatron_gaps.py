@@ -47,7 +47,8 @@ def _biases(run: PlannedRun) -> object | None:
     if model is None:
         return None
     biases = (model.attention_qkv_bias, model.attention_out_bias, model.mlp_bias)
-    return None if biases in _BIASES else str(biases)
+    router_differs = model.experts is not None and model.experts.router_bias is not model.mlp_bias
+    return str(biases) if biases not in _BIASES or router_differs else None
 
 
 def _positions(run: PlannedRun) -> object | None:

@@ -225,7 +225,10 @@ GAPS = (
         path="layout.offload",
         why="torchtitan offloads parameters, gradients and optimizer state to the host together, and nothing else",
         used=one_of(
-            Offload.OPTIMIZER_HOST, Offload.OPTIMIZER_NVME, Offload.PARAMETERS_NVME, Offload.ACTIVATIONS_HOST,
+            Offload.OPTIMIZER_HOST,
+            Offload.OPTIMIZER_NVME,
+            Offload.PARAMETERS_NVME,
+            Offload.ACTIVATIONS_HOST,
             value=lambda run: run.layout.offload,
         ),
     ),

@@ -66,6 +66,13 @@ def test_a_job_without_a_model_formats_and_optimizers_beyond_it_are_named() -> N
     assert paths(optimizer=narrow) == ["optimizer"]
 
 
+def test_a_router_has_a_bias_where_all_layers_have() -> None:
+    experts = replace(QWEN3_30B_A3B.experts, router_bias=True)
+    assert paths(model=replace(QWEN3_30B_A3B, experts=experts)) == ["model.biases"]
+    everywhere = {"attention_qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
+    assert paths(model=replace(QWEN3_30B_A3B, experts=experts, **everywhere)) == []
+
+
 def test_weights_stored_in_fp32_need_no_copy() -> None:
     wide = PrecisionSpec(parameters=NumberFormat.FP32)
     assert paths(precision=wide, optimizer=OptimizerSpec(master_weights=False)) == []
