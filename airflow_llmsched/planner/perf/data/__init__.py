@@ -1,1 +1,1 @@
-"""Packaged facts about hardware (``hardware.toml``)."""
+"""Packaged facts about hardware: ``accelerators.toml``, ``fabrics.toml``, ``shapes.toml``."""
