@@ -122,7 +122,8 @@ class Host:
     """The machine around the accelerators, as one tenant gets it. Zero: it has none, or nobody says.
 
     Rates are of the whole node. ``num_accelerators_per_host_link`` is how many share one link to the processors,
-    which is where PCIe contends. ``storage_bandwidth_bytes_per_s`` is of the network cards that reach storage.
+    which is where PCIe contends; ``host_link_bandwidth_bytes_per_s`` is that link's one-way rate where it is not the
+    accelerator's own. ``storage_bandwidth_bytes_per_s`` is of the network cards that reach storage.
     ``power_w`` is what the rest of the node draws at work: processors, memory, network cards, fans.
     """
 
@@ -131,6 +132,7 @@ class Host:
     memory_bytes: int = 0
     memory_bandwidth_bytes_per_s: float = 0.0
     num_accelerators_per_host_link: int = 1
+    host_link_bandwidth_bytes_per_s: float | None = None
     disk_bytes: int = 0
     disk_read_bytes_per_s: float = 0.0
     disk_write_bytes_per_s: float = 0.0
@@ -222,9 +224,10 @@ class NodeShape:
 
         The accelerator's own link, its share of a link that several use, and of the host's memory: the least of them.
         """
-        host = self.host
-        shared = self.accelerator.host_bandwidth_bytes_per_s / host.num_accelerators_per_host_link
-        return min(shared, host.memory_bandwidth_bytes_per_s / self.num_accelerators)
+        host, own = self.host, self.accelerator.host_bandwidth_bytes_per_s
+        link = own if host.host_link_bandwidth_bytes_per_s is None else host.host_link_bandwidth_bytes_per_s
+        share = link / host.num_accelerators_per_host_link
+        return min(own, share, host.memory_bandwidth_bytes_per_s / self.num_accelerators)
 
     @property
     def memory_tiers(self) -> Mapping[TierKind, MemoryTier]:

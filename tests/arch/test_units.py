@@ -26,6 +26,7 @@ UNIT_SUFFIXES = (
     "_usd_per_hour",
     "_usd_per_byte",
     "_g",
+    "_w",
     "_per_hour",
     "_per_s",
     "_tokens",

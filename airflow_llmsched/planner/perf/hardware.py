@@ -5,10 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_llmsched.domain.hardware import (
     Accelerator,
@@ -22,6 +23,9 @@ from airflow_llmsched.domain.hardware import (
 )
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.units import GIB
+
+_Fact = TypeVar("_Fact")
+_Word = TypeVar("_Word", bound=StrEnum)
 
 LOCAL_SHAPE = "local-cpu"
 """Shape of the local engine's nodes: each slot is one process on one core."""
@@ -152,13 +156,13 @@ def _checked(values: Mapping[str, Any], kind: type, *, path: str) -> Mapping[str
     return values
 
 
-def _fact[T](facts: Mapping[str, T], name: str, *, path: str) -> T:
+def _fact(facts: Mapping[str, _Fact], name: str, *, path: str) -> _Fact:
     if name not in facts:
         raise SpecError(path=path, value=name, hint=f"unknown; known: {', '.join(sorted(facts))}")
     return facts[name]
 
 
-def _known[T: (NumberFormat, FabricTopology, Transport)](kind: type[T], word: str, *, path: str) -> T:
+def _known(kind: type[_Word], word: str, *, path: str) -> _Word:
     try:
         return kind(word)
     except ValueError:

@@ -22,8 +22,9 @@ FORMAT_BYTES = {
     NumberFormat.BF16: 2,
     NumberFormat.FP16: 2,
     NumberFormat.FP8: 1,
+    NumberFormat.FP4: 1,
 }
-"""Bytes of one stored value; TF32 is stored as FP32."""
+"""Bytes of one stored value; TF32 is stored as FP32, and FP4 takes 4.5 bits with its scales: a byte is the bound."""
 
 OPTIMIZER_STATES = {OptimizerKind.ADAMW: 2, OptimizerKind.SGD_MOMENTUM: 1, OptimizerKind.SGD: 0}
 """State values per trained parameter, besides a master copy."""
