@@ -24,7 +24,7 @@ from tests.bench.perf_rows.reading import STEP_TIMES, LeftOutError, Reading, Row
 
 _MACHINES = {
     "DGX-H100": "dgx-h100",
-    "DGX-B200": "p6-b200.48xlarge",
+    "DGX-B200": "dgx-b200",
     "DGX-B300": "dgx-b300",
     "DGX-GB200": "gb200-nvl72",
     "DGX-GB300": "gb300-nvl72",

@@ -37,7 +37,7 @@ _BASE = ModelShape(
 )  # fmt: skip
 _TENSOR = {"fsdp auto tp4": 4, "fsdp auto tp8": 8, "fsdp auto tp16": 16, "ici fsdp16 tp16": 16}
 _RECOMPUTE = {"full": Recompute.FULL, "minimal": Recompute.SELECTIVE, "qkv_proj_offloaded": Recompute.FULL}
-_MACHINES = {"v4": "tpu-v4", "v5e": "tpu-v5e", "v5p": "tpu-v5p"}
+_MACHINES = {"v4": "ct4p-hightpu-4t", "v5e": "ct5lp-hightpu-4t", "v5p": "ct5p-hightpu-4t"}
 
 
 def read(folder: Path = STEP_TIMES) -> Reading:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.flops import flops_per_token
@@ -47,13 +46,12 @@ from tests.bench.perf_rows.reading import (
 
 _EARLY = Software(fused_attention=False)
 _MACHINES = {
-    "A100-80GB": ("p4de.24xlarge", 25e9),
-    "A100-40GB(DGX-A100)": ("p4d.24xlarge", 25e9),
-    "V100-32GB(DGX-2)": ("dgx-2", 6.25e9),
-    "H100": ("dgx-h100", 50e9),
-    "H100-SXM": ("dgx-h100", 50e9),
+    "A100-80GB": "dgx-a100",
+    "A100-40GB(DGX-A100)": "dgx-a100-40gb",
+    "V100-32GB(DGX-2)": "dgx-2",
+    "H100": "dgx-h100",
+    "H100-SXM": "dgx-h100",
 }
-"""Node shapes, and bytes per second and GPU of the network: eight HDR cards for 8 A100, eight EDR cards for 16 V100."""
 _MICRO_BATCHES = {2304: 16, 3072: 16, 6144: 8, 8192: 4, 12288: 2, 16384: 1, 20480: 1}
 """By hidden size, table 1 of Narayanan et al. (2021)."""
 _LAYERS_PER_CHUNK = {12288: 5, 16384: 3, 20480: 1}
@@ -83,12 +81,7 @@ def _setup(row: Row) -> Setup:
         model=model, optimizer=ADAM, precision=MEGATRON_FP16 if row["precision"] == "fp16" else MEGATRON_BF16,
         sequence_length_tokens=sequence, num_sequences=batch, software=_EARLY if _is_early(row) else TUNED,
     )  # fmt: skip
-    return Setup(job=job, layout=layout, shape=_machine(row), step_s=_step_s(row, job))
-
-
-def _machine(row: Row) -> NodeShape:
-    name, network_bytes_per_s = _MACHINES[row["gpu"]]
-    return machine(name, network_bytes_per_s=network_bytes_per_s)
+    return Setup(job=job, layout=layout, shape=machine(_MACHINES[row["gpu"]]), step_s=_step_s(row, job))
 
 
 def _is_early(row: Row) -> bool:

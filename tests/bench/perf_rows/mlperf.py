@@ -26,7 +26,7 @@ from tests.bench.perf_rows.reading import STEP_TIMES, LeftOutError, Reading, Row
 
 _MACHINES = {
     "NVIDIA H100-SXM5-80GB": "dgx-h100",
-    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "p6-b200.48xlarge",
+    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "dgx-b200",
     "NVIDIA Blackwell GPU (GB200)": "gb200-nvl72",
     "NVIDIA Blackwell Ultra GPU (B300-SXM-270GB)": "dgx-b300",
     "NVIDIA Blackwell Ultra GPU (GB300)": "gb300-nvl72",

@@ -47,7 +47,7 @@ _SIZES = {
 }
 """Layers, hidden size and heads."""
 
-_MACHINES = {"a100_40gb": ("p4d.24xlarge", 25e9), "a100_80gb": ("p4de.24xlarge", 25e9), "h100_80gb": ("dgx-h100", 50e9)}
+_MACHINES = {"a100_40gb": "dgx-a100-40gb", "a100_80gb": "dgx-a100", "h100_80gb": "dgx-h100"}
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _COMPUTE = {"amp_bf16": NumberFormat.BF16, "bf16": NumberFormat.BF16, "amp_fp8": NumberFormat.FP8}
 _REDUCED = {"DEFAULT": NumberFormat.FP32, "PURE": NumberFormat.BF16}
@@ -58,7 +58,6 @@ def read(folder: Path = STEP_TIMES) -> Reading:
 
 
 def _setup(row: Row) -> Setup:
-    name, network_bytes_per_s = _MACHINES[row["gpu"]]
     dp, batch, micro = int(row["gpus"]), int(row["global_batch_seqs"]), int(row["micro_batch"])
     sequence = int(row["seq_len"])
     layout = ParallelLayout(
@@ -75,7 +74,7 @@ def _setup(row: Row) -> Setup:
             sequence_length_tokens=sequence, num_sequences=batch,
         ),
         layout=layout,
-        shape=machine(name, network_bytes_per_s=network_bytes_per_s),
+        shape=machine(_MACHINES[row["gpu"]]),
         step_s=int(row["global_batch_tokens"]) / int(row["tokens_per_s"]),
     )  # fmt: skip
 

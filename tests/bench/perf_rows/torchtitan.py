@@ -59,6 +59,6 @@ def _setup(row: Row) -> Setup:
     )  # fmt: skip
     per_accelerator_tokens = batch * sequence / int(row["gpus"])
     return Setup(
-        job=job, layout=layout, shape=machine("hgx-h100-96gb", network_bytes_per_s=50e9),
+        job=job, layout=layout, shape=machine("hgx-h100-96gb"),
         step_s=per_accelerator_tokens / float(row["tps_per_gpu"]),
     )  # fmt: skip

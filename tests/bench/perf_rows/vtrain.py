@@ -62,6 +62,6 @@ def _setup(row: Row, *, recompute: Recompute) -> Setup:
             software=_SOFTWARE,
         ),
         layout=layout,
-        shape=machine("p4de.24xlarge", network_bytes_per_s=_HDR_BYTES_PER_S),
+        shape=machine("dgx-a100", network_bytes_per_s=_HDR_BYTES_PER_S),
         step_s=float(row["iteration time (ms)"]) / 1000,
     )  # fmt: skip
