@@ -26,6 +26,8 @@ class RecomputeModule(StrEnum):
     MLP_ACTIVATION = "mlp_act"
     MLP = "mlp"
     QKV = "qkv"
+    EVERY_SECOND_PRODUCT = "every_second_product"
+    """Norms, activations and every second matrix product of a layer: torchtitan's selective checkpointing by op."""
 
 
 class PipelineSchedule(StrEnum):

@@ -1,8 +1,20 @@
-"""What a trainer's software does that no layout says, and that changes how long a step takes. Pure."""
+"""What a trainer's software does that no layout says, and that changes a step's time or its memory. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class LossKernel(StrEnum):
+    """How the loss is computed from the logits, which decides how many copies of them are in memory at once."""
+
+    EAGER = "eager"
+    """Logits are cast to FP32, and the softmax and both gradients are tensors of their own (PyTorch, not compiled)."""
+    VOCAB_PARALLEL = "vocab_parallel"
+    """The FP32 logits become softmax and then gradient in place (Megatron-LM's vocabulary-parallel cross entropy)."""
+    FUSED = "fused"
+    """One kernel reads the logits and writes their gradient, both in the format of the products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +28,14 @@ class Software:
         overlaps_data_parallel: gradients are reduced, and sharded weights gathered, beside computation.
         overlaps_tensor_parallel: tensor-parallel collectives run in pieces beside the products that they feed.
         overlaps_expert_parallel: tokens travel to their experts beside the computation of another micro-batch.
+        has_dropout: attention and residual branches have dropout, whose masks are kept.
+        loss: how the loss is computed.
+        keeps_gathered_weights: under ZeRO 3, weights stay gathered, and gradients whole, from the first micro-batch of
+            a step to the last (FSDP in a pipeline).
+        keeps_narrow_inputs: inputs of FP8 products are kept in FP8 (Transformer Engine) and not in 16 bits.
+        expandable_segments: the allocator maps pages instead of fixed segments, so that freed ones fit any tensor.
+        expert_load_ratio: tokens of the fullest rank's experts, as a multiple of the average; where tokens are dropped,
+            the capacity factor.
     """
 
     fused_attention: bool = True
@@ -24,3 +44,9 @@ class Software:
     overlaps_data_parallel: bool = True
     overlaps_tensor_parallel: bool = False
     overlaps_expert_parallel: bool = False
+    has_dropout: bool = False
+    loss: LossKernel = LossKernel.VOCAB_PARALLEL
+    keeps_gathered_weights: bool = False
+    keeps_narrow_inputs: bool = True
+    expandable_segments: bool = True
+    expert_load_ratio: float = 1.1

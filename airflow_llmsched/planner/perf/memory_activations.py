@@ -1,0 +1,324 @@
+"""Bytes that a layer keeps for its backward pass, tensor by tensor, and what recomputation drops of them. Pure.
+
+Axes: C = candidate layout, K = layer kind. The tensors are those of Korthikanti et al. (2022), "Reducing Activation
+Recomputation in Large Transformer Models", section 4, generalised to grouped-query attention, gated MLPs and experts:
+with dropout and scores they come to s b h (10 + 24 / t + 5 a s / (h t)) for a GPT layer, as in equation 2 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.layout import Offload, Recompute, RecomputeModule
+from airflow_llmsched.planner.layout_table import (
+    MODULE_BIT,
+    OFFLOAD_ORDER,
+    RECOMPUTE_ORDER,
+    FloatArray,
+    IntArray,
+    LayoutTable,
+)
+from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
+from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
+from airflow_llmsched.planner.perf.memory_states import ceil_div
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
+from airflow_llmsched.planner.perf.software import LossKernel
+from airflow_llmsched.planner.perf.stages import StageLayers
+
+SELECTIVE, FULL, MODULES = (
+    RECOMPUTE_ORDER.index(policy) for policy in (Recompute.SELECTIVE, Recompute.FULL, Recompute.MODULES)
+)
+
+LAYER_COLUMNS = (
+    "tp_C", "cp_C", "ep_C", "etp_C", "micro_batch_C", "recompute_C", "sequence_parallel_C", "modules_C", "offload_C",
+)  # fmt: skip
+"""What the bytes of one layer depend on."""
+
+_CORE, _NORMS, _ACT, _MLP, _QKV, _SECOND = (
+    MODULE_BIT[module]
+    for module in (
+        RecomputeModule.CORE_ATTENTION,
+        RecomputeModule.NORMS,
+        RecomputeModule.MLP_ACTIVATION,
+        RecomputeModule.MLP,
+        RecomputeModule.QKV,
+        RecomputeModule.EVERY_SECOND_PRODUCT,
+    )
+)
+_EVERYTHING = 1 << 30
+"""Stands for full recomputation, which drops whatever a layer can compute from its input."""
+
+_ACTIVATIONS_AWAY = OFFLOAD_ORDER.index(Offload.ACTIVATIONS_HOST)
+
+NUM_LAYERS_IN_TRANSIT = 2
+"""Layers whose activations are in the accelerator's memory while they are offloaded: one computes, one travels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeptTensor:
+    """One tensor of a layer and micro-batch that the backward pass reads. ``dropped_by`` are bits of modules."""
+
+    name: str
+    num_bytes_C: FloatArray
+    dropped_by: int
+
+
+def kept_tensors(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> Sequence[KeptTensor]:
+    """List what a layer keeps when nothing is recomputed, and for each tensor what would recompute it."""
+    widths = _Widths(job=job, table=table)
+    tensors = [
+        KeptTensor(name=name, num_bytes_C=num_bytes_C, dropped_by=bits | (_EVERYTHING if name != "input" else 0))
+        for name, num_bytes_C, bits in (*_attention(widths), *_mlp(widths, kind))
+    ]
+    return [each for each in tensors if np.any(each.num_bytes_C > 0)]
+
+
+def kept_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> FloatArray:
+    """Return what a layer keeps of one micro-batch under each candidate's own recomputation."""
+    dropped_C = dropped_bits(table)
+    tensors = kept_tensors(job, table, kind)
+    kept_C = sum_of((np.where(dropped_C & each.dropped_by, 0.0, each.num_bytes_C) for each in tensors), table)
+    if job.software.fused_elementwise or not job.model.gated_mlp or kind.is_moe:
+        return kept_C
+    # Checkpointing by op saves the product that ends a layer although nothing reads it; a compiler drops it.
+    is_saved_C = (table.recompute_C == MODULES) & (table.modules_C & _SECOND > 0)
+    return np.asarray(kept_C + np.where(is_saved_C, _Widths(job=job, table=table).whole(job.model.hidden_size), 0.0))
+
+
+def recomputed_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> FloatArray:
+    """Return what a layer's recomputation brings back, all of it while the layer goes backward."""
+    dropped_C = dropped_bits(table)
+    return sum_of(
+        (np.where(dropped_C & each.dropped_by, each.num_bytes_C, 0.0) for each in kept_tensors(job, table, kind)), table
+    )
+
+
+def layer_activation_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind, *, scores: bool) -> IntArray:
+    """Return bytes that one layer keeps of one micro-batch without recomputation, attention scores included or not."""
+    tensors = [each for each in kept_tensors(job, table, kind) if scores or each.name != "scores"]
+    return np.ceil(sum_of((each.num_bytes_C for each in tensors), table)).astype(np.int64)
+
+
+def gradient_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> FloatArray:
+    """Return what the gradients of one layer's activations take at most: those of its MLP, or of its scores.
+
+    With sequence parallelism, the input and its gradient are there whole besides, gathered and not yet scattered.
+    """
+    widths, e = _Widths(job=job, table=table), job.compute_bytes
+    inside_C = sum_of((num_bytes_C for name, num_bytes_C, _ in _mlp(widths, kind) if name in _WIDE), table)
+    if not job.software.fused_attention:
+        inside_C = np.maximum(inside_C, 2 * e * _score_elements_C(widths))
+    is_gathered_C = (table.tp_C > 1) & (table.sequence_parallel_C > 0)
+    num_hidden_C = np.where(is_gathered_C, 2, 1)
+    return np.asarray(inside_C + num_hidden_C * e * job.model.hidden_size * widths.tokens_C)
+
+
+def stage_activation_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> dict[str, IntArray]:
+    """Return bytes by term for one stage.
+
+    ``activations`` are there throughout. The rest is what comes on top at the worst moment: while the loss is computed
+    (``logits``, on the last stage) or while the largest layer goes backward (``recomputed_layer`` and
+    ``activation_gradients``); the other's terms are zero.
+    """
+    kinds = distinct_kinds(job.model)
+    kept_KC = np.array([kept_bytes(job, table, kind) for kind in kinds])
+    again_KC = np.array([recomputed_bytes(job, table, kind) for kind in kinds])
+    gradient_KC = np.array([gradient_bytes(job, table, kind) for kind in kinds])
+    has_KC = stage.num_KC > 0
+    masks_C = np.where(stage.is_first_C, embedding_mask_bytes(job, table), 0.0)
+    stage_C = (stage.num_KC * kept_KC).sum(axis=0) + masks_C
+    kept_C = stage.num_in_flight_C * stage_C
+    transit_C = NUM_LAYERS_IN_TRANSIT * np.where(has_KC, kept_KC, 0.0).max(axis=0) + masks_C
+    kept_C = np.where(table.offload_C == _ACTIVATIONS_AWAY, np.minimum(transit_C, kept_C), kept_C)
+    worst_C = np.argmax(np.where(has_KC, again_KC + gradient_KC, -1.0), axis=0)[None]
+    again_C = np.take_along_axis(again_KC, worst_C, axis=0)[0]
+    gradient_C = np.take_along_axis(gradient_KC, worst_C, axis=0)[0]
+    loss_C = np.where(stage.is_last_C, loss_bytes(job, table), 0.0)
+    is_loss_C = loss_C > again_C + gradient_C
+    terms = {
+        "activations": kept_C,
+        "logits": np.where(is_loss_C, loss_C, 0.0),
+        "recomputed_layer": np.where(is_loss_C, 0.0, again_C),
+        "activation_gradients": np.where(is_loss_C, 0.0, gradient_C),
+    }
+    return {name: np.ceil(num_bytes_C).astype(np.int64) for name, num_bytes_C in terms.items()}
+
+
+def offloaded_activation_bytes(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> IntArray:
+    """Return what a stage keeps of all its micro-batches in flight where activations are offloaded, else 0."""
+    kinds = distinct_kinds(job.model)
+    stage_C = (stage.num_KC * np.array([kept_bytes(job, table, kind) for kind in kinds])).sum(axis=0)
+    is_away_C = table.offload_C == _ACTIVATIONS_AWAY
+    return np.ceil(np.where(is_away_C, stage.num_in_flight_C * stage_C, 0.0)).astype(np.int64)
+
+
+def embedding_mask_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
+    """Return the dropout mask after the embedding; its output is the first layer's input."""
+    widths = _Widths(job=job, table=table)
+    return widths.masks(job.model.hidden_size)
+
+
+def loss_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
+    """Return what the last norm, the output head and the loss hold at once.
+
+    The head's input is gathered where the sequence is split. Copies of the logits per kernel: FUSED, the logits and
+    their gradient; VOCAB_PARALLEL, the logits and one FP32 tensor; EAGER, the logits (whose block is too small for what
+    follows) and in FP32 the logarithms of the softmax, the loss's gradient and the logits', with one more where the
+    vocabulary is split, whose backward pass in PyTorch holds the exponentials besides.
+    """
+    widths, e = _Widths(job=job, table=table), job.compute_bytes
+    is_split_C = (table.tp_C > 1) & (table.sequence_parallel_C > 0)
+    inputs_C = 2 * widths.whole(job.model.hidden_size) + np.where(
+        is_split_C, e * job.model.hidden_size * widths.tokens_C, 0
+    )
+    fp32 = FORMAT_BYTES[NumberFormat.FP32]
+    per_logit_C = {
+        LossKernel.FUSED: np.full(len(table), 2 * e),
+        LossKernel.VOCAB_PARALLEL: np.full(len(table), e + fp32),
+        LossKernel.EAGER: e + np.where(table.tp_C > 1, 4, 3) * fp32,
+    }[job.software.loss]
+    return np.asarray(inputs_C + per_logit_C * ceil_div(job.model.vocab_size, table.tp_C) * widths.tokens_C)
+
+
+def dropped_bits(table: LayoutTable) -> IntArray:
+    """Return which modules each candidate recomputes, as bits."""
+    return np.select(
+        [table.recompute_C == FULL, table.recompute_C == SELECTIVE, table.recompute_C == MODULES],
+        [np.full(len(table), _EVERYTHING), np.full(len(table), _CORE), table.modules_C],
+        default=0,
+    )
+
+
+def sum_of(parts: Iterator[FloatArray], table: LayoutTable) -> FloatArray:
+    """Add arrays of C."""
+    total_C = np.zeros(len(table))
+    for part_C in parts:
+        total_C = total_C + part_C
+    return total_C
+
+
+_Part = tuple[str, FloatArray, int]
+
+_WIDE = frozenset(
+    f"{part}_{name}" for part in ("mlp", "expert") for name in ("products", "second_products", "activation")
+)
+"""Tensors of an MLP whose gradients exist at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Widths:
+    """Bytes of tensors by how they are split over tensor-parallel ranks."""
+
+    job: TransformerJob
+    table: LayoutTable
+
+    @property
+    def tokens_C(self) -> IntArray:
+        """Tokens of a micro-batch on one context-parallel rank."""
+        return self.table.micro_batch_C * ceil_div(self.job.sequence_length_tokens, self.table.cp_C)
+
+    @property
+    def sequence_split_C(self) -> IntArray:
+        return np.where(self.table.sequence_parallel_C > 0, self.table.tp_C, 1)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of a kept value that only products read: Transformer Engine keeps it as it multiplied it."""
+        is_narrow = self.job.precision.compute is NumberFormat.FP8 and self.job.software.keeps_narrow_inputs
+        return 1 if is_narrow else self.job.compute_bytes
+
+    def whole(self, width: int, *, value_bytes: int | None = None) -> FloatArray:
+        """A tensor that only sequence parallelism splits."""
+        return (value_bytes or self.job.compute_bytes) * width * self.tokens_C / self.sequence_split_C
+
+    def masks(self, width: int) -> FloatArray:
+        """One byte a value, where there is dropout."""
+        return self.whole(width, value_bytes=1) * int(self.job.software.has_dropout)
+
+    def split(self, width: int | IntArray, *, value_bytes: int | None = None) -> FloatArray:
+        """A tensor that tensor parallelism splits."""
+        return np.asarray((value_bytes or self.job.compute_bytes) * ceil_div(width, self.table.tp_C) * self.tokens_C)
+
+
+def _attention(widths: _Widths) -> Iterator[_Part]:
+    job, model = widths.job, widths.job.model
+    query_size = model.num_heads * model.head_size
+    # Key and value heads are copied where there are more ranks than heads.
+    key_size_C = ceil_div(model.num_kv_heads, widths.table.tp_C) * model.head_size * widths.table.tp_C
+    yield "input", widths.whole(model.hidden_size), 0
+    yield "attention_norm", widths.whole(model.hidden_size, value_bytes=widths.input_bytes), _NORMS | _SECOND
+    yield "query", widths.split(query_size), _QKV
+    yield "key", widths.split(key_size_C), _QKV | _SECOND
+    yield "value", widths.split(key_size_C), _QKV
+    if model.qk_norm:
+        yield "query_key_norms", widths.split(query_size) + widths.split(key_size_C), _QKV | _NORMS | _SECOND
+    yield from _scores(widths)
+    yield "context", widths.split(query_size), 0
+    if widths.input_bytes < job.compute_bytes:
+        yield "context_as_multiplied", widths.split(query_size, value_bytes=widths.input_bytes), _SECOND
+    yield "attention_mask", widths.masks(model.hidden_size), 0
+
+
+def _scores(widths: _Widths) -> Iterator[_Part]:
+    """Softmax, and with dropout its mask and result; a fused kernel keeps one FP32 sum a head and token."""
+    job, e = widths.job, widths.job.compute_bytes
+    if job.software.fused_attention:
+        yield "score_sums", widths.split(job.model.num_heads, value_bytes=FORMAT_BYTES[NumberFormat.FP32]), _CORE
+        return
+    per_score = 2 * e + 1 if job.software.has_dropout else e
+    yield "scores", np.asarray(per_score * _score_elements_C(widths)), _CORE | _SECOND
+
+
+def _score_elements_C(widths: _Widths) -> FloatArray:
+    heads_C = ceil_div(widths.job.model.num_heads, widths.table.tp_C)
+    return np.asarray(heads_C * widths.tokens_C * float(widths.job.sequence_length_tokens))
+
+
+def _mlp(widths: _Widths, kind: LayerKind) -> Iterator[_Part]:
+    job, model = widths.job, widths.job.model
+    yield "middle", widths.whole(model.hidden_size), _SECOND
+    yield "mlp_norm", widths.whole(model.hidden_size, value_bytes=widths.input_bytes), _NORMS | _SECOND
+    if model.experts is not None and kind.is_moe:
+        yield from _routed_experts(widths)
+    experts = model.experts if kind.is_moe else None
+    width = experts.num_shared * experts.expert_hidden_size if experts else model.ffn_hidden_size
+    yield from _hidden(widths, "mlp", widths.split(width), widths.split(width, value_bytes=widths.input_bytes))
+    yield "mlp_mask", widths.masks(model.hidden_size), 0
+
+
+def _routed_experts(widths: _Widths) -> Iterator[_Part]:
+    """Each token's copies for its experts, on the rank that has most; router scores in FP32.
+
+    A rank with all experts has exactly its tokens' copies. Where experts are spread, the fullest rank has more than the
+    average, but no more than all tokens of its group can send to the experts it has.
+    """
+    job, table, experts = widths.job, widths.table, widths.job.model.experts
+    if experts is None:
+        return
+    most_C = table.ep_C * np.minimum(experts.num_active, ceil_div(experts.num_routed, table.ep_C)) / experts.num_active
+    load_C = np.where(table.ep_C > 1, np.minimum(np.maximum(job.software.expert_load_ratio, 1.0), most_C), 1.0)
+    copies_C = experts.num_active * load_C * widths.tokens_C * table.etp_C / table.tp_C
+    width_C = ceil_div(experts.expert_hidden_size, table.etp_C)
+    yield "router", widths.whole(experts.num_routed, value_bytes=2 * FORMAT_BYTES[NumberFormat.FP32]), _MLP
+    yield "expert_inputs", copies_C * job.model.hidden_size * widths.input_bytes, _MLP
+    yield from _hidden(
+        widths, "expert", copies_C * width_C * job.compute_bytes, copies_C * width_C * widths.input_bytes
+    )
+
+
+def _hidden(widths: _Widths, name: str, wide_C: FloatArray, activated_C: FloatArray) -> Iterator[_Part]:
+    """Products into the wide side of an MLP, and what its activation function makes of them.
+
+    Without fusion, a gated MLP keeps the function's own result too, before it is multiplied with the other branch.
+    """
+    model = widths.job.model
+    yield f"{name}_products", wide_C, _MLP
+    if num_mlp_matrices(model) > 2:
+        yield f"{name}_second_products", wide_C, _MLP | _SECOND
+        if not widths.job.software.fused_elementwise:
+            yield f"{name}_gates", wide_C, _MLP | _ACT | _SECOND
+    yield f"{name}_activation", activated_C, _MLP | _ACT | _SECOND
