@@ -18,7 +18,7 @@ from airflow_llmsched.planner.perf.memory_activations import LAYER_COLUMNS, stag
 from airflow_llmsched.planner.perf.memory_states import STATE_COLUMNS, state_terms
 from airflow_llmsched.planner.perf.stages import StageLayers, telling_stages
 
-ACTIVATION_COLUMNS = (*LAYER_COLUMNS, "pp_C", "vp_C", "schedule_C", "num_micro_batches_C")
+ACTIVATION_COLUMNS = (*LAYER_COLUMNS, "pp_C", "vp_C", "num_micro_batches_C")
 """What the activations of a stage depend on."""
 
 FRAGMENTED_RATIO = 0.02
@@ -81,8 +81,9 @@ def memory_breakdown(job: TransformerJob, layout: ParallelLayout, *, reserved_by
 
 def stage_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> dict[str, IntArray]:
     """Return bytes by term for a rank of one given stage, without the runtime's."""
-    states, activations = _with_allocator(job, state_terms(job, table, stage)), _with_allocator(
-        job, stage_activation_terms(job, table, stage)
+    states, activations = (
+        _with_allocator(job, state_terms(job, table, stage)),
+        _with_allocator(job, stage_activation_terms(job, table, stage)),
     )
     return states | activations | {"allocator": states["allocator"] + activations["allocator"]}
 

@@ -27,7 +27,7 @@ from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
 from airflow_llmsched.planner.perf.memory_states import ceil_div
 from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
 from airflow_llmsched.planner.perf.software import LossKernel
-from airflow_llmsched.planner.perf.stages import StageLayers
+from airflow_llmsched.planner.perf.stages import StageLayers, num_in_flight_C
 
 SELECTIVE, FULL, MODULES = (
     RECOMPUTE_ORDER.index(policy) for policy in (Recompute.SELECTIVE, Recompute.FULL, Recompute.MODULES)
@@ -131,7 +131,7 @@ def stage_activation_terms(job: TransformerJob, table: LayoutTable, stage: Stage
     has_KC = stage.num_KC > 0
     masks_C = np.where(stage.is_first_C, embedding_mask_bytes(job, table), 0.0)
     stage_C = (stage.num_KC * kept_KC).sum(axis=0) + masks_C
-    kept_C = stage.num_in_flight_C * stage_C
+    kept_C = num_in_flight_C(table, stage.stage_C) * stage_C
     transit_C = NUM_LAYERS_IN_TRANSIT * np.where(has_KC, kept_KC, 0.0).max(axis=0) + masks_C
     kept_C = np.where(table.offload_C == _ACTIVATIONS_AWAY, np.minimum(transit_C, kept_C), kept_C)
     worst_C = np.argmax(np.where(has_KC, again_KC + gradient_KC, -1.0), axis=0)[None]
@@ -153,7 +153,7 @@ def offloaded_activation_bytes(job: TransformerJob, table: LayoutTable, stage: S
     kinds = distinct_kinds(job.model)
     stage_C = (stage.num_KC * np.array([kept_bytes(job, table, kind) for kind in kinds])).sum(axis=0)
     is_away_C = table.offload_C == _ACTIVATIONS_AWAY
-    return np.ceil(np.where(is_away_C, stage.num_in_flight_C * stage_C, 0.0)).astype(np.int64)
+    return np.ceil(np.where(is_away_C, num_in_flight_C(table, stage.stage_C) * stage_C, 0.0)).astype(np.int64)
 
 
 def embedding_mask_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
@@ -235,6 +235,12 @@ class _Widths:
         """A tensor that only sequence parallelism splits."""
         return (value_bytes or self.job.compute_bytes) * width * self.tokens_C / self.sequence_split_C
 
+    def product_inputs(self, width: int) -> FloatArray:
+        """What the products that tensor parallelism splits read: whole unless it is gathered again."""
+        if self.job.software.regathers_inputs:
+            return self.whole(width, value_bytes=self.input_bytes)
+        return np.asarray(float(self.input_bytes * width) * self.tokens_C)
+
     def masks(self, width: int) -> FloatArray:
         """One byte a value, where there is dropout."""
         return self.whole(width, value_bytes=1) * int(self.job.software.has_dropout)
@@ -250,7 +256,7 @@ def _attention(widths: _Widths) -> Iterator[_Part]:
     # Key and value heads are copied where there are more ranks than heads.
     key_size_C = ceil_div(model.num_kv_heads, widths.table.tp_C) * model.head_size * widths.table.tp_C
     yield "input", widths.whole(model.hidden_size), 0
-    yield "attention_norm", widths.whole(model.hidden_size, value_bytes=widths.input_bytes), _NORMS | _SECOND
+    yield "attention_norm", widths.product_inputs(model.hidden_size), _NORMS | _SECOND
     yield "query", widths.split(query_size), _QKV
     yield "key", widths.split(key_size_C), _QKV | _SECOND
     yield "value", widths.split(key_size_C), _QKV
@@ -279,9 +285,9 @@ def _score_elements_C(widths: _Widths) -> FloatArray:
 
 
 def _mlp(widths: _Widths, kind: LayerKind) -> Iterator[_Part]:
-    job, model = widths.job, widths.job.model
+    model = widths.job.model
     yield "middle", widths.whole(model.hidden_size), _SECOND
-    yield "mlp_norm", widths.whole(model.hidden_size, value_bytes=widths.input_bytes), _NORMS | _SECOND
+    yield "mlp_norm", widths.product_inputs(model.hidden_size), _NORMS | _SECOND
     if model.experts is not None and kind.is_moe:
         yield from _routed_experts(widths)
     experts = model.experts if kind.is_moe else None

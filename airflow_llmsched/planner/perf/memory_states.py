@@ -87,7 +87,7 @@ def rank_parameters(model: ModelShape, table: LayoutTable, stage: StageLayers) -
 
 
 def trained_parameters(job: TransformerJob, table: LayoutTable, parameters: RankParameters) -> RankParameters:
-    """Return those with gradients: all, or LoRA's factors, which tensor and expert parallelism are taken not to split."""
+    """Return those with gradients: all, or LoRA's factors, which tp and ep are taken not to split."""
     if job.lora_rank is None:
         return parameters
     factors_C = ceil_div(count_lora_parameters(job.model, rank=job.lora_rank), table.pp_C)

@@ -32,6 +32,8 @@ class Software:
         loss: how the loss is computed.
         keeps_gathered_weights: under ZeRO 3, weights stay gathered, and gradients whole, from the first micro-batch of
             a step to the last (FSDP in a pipeline).
+        regathers_inputs: where the sequence is split, the backward pass gathers inputs of products again (Megatron-LM)
+            instead of finding them kept whole (PyTorch's DTensor).
         keeps_narrow_inputs: inputs of FP8 products are kept in FP8 (Transformer Engine) and not in 16 bits.
         expandable_segments: the allocator maps pages instead of fixed segments, so that freed ones fit any tensor.
         expert_load_ratio: tokens of the fullest rank's experts, as a multiple of the average; where tokens are dropped,
@@ -47,6 +49,7 @@ class Software:
     has_dropout: bool = False
     loss: LossKernel = LossKernel.VOCAB_PARALLEL
     keeps_gathered_weights: bool = False
+    regathers_inputs: bool = True
     keeps_narrow_inputs: bool = True
     expandable_segments: bool = True
     expert_load_ratio: float = 1.1

@@ -12,6 +12,7 @@ import numpy as np
 
 from airflow_llmsched.domain.layout import PipelineSchedule
 from airflow_llmsched.domain.workload import ModelShape
+from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import SCHEDULE_ORDER, BoolArray, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 
@@ -22,15 +23,13 @@ INTERLEAVED = SCHEDULE_ORDER.index(PipelineSchedule.INTERLEAVED)
 class StageLayers:
     """One pipeline stage of each candidate.
 
-    ``num_KC`` counts its layers of each kind, all its chunks together. ``num_in_flight_C`` is how many micro-batches
-    it keeps activations of at most; with several chunks a fraction, since each chunk is a part of the stage.
+    ``num_KC`` counts its layers of each kind, all its chunks together.
     """
 
     stage_C: IntArray
     num_KC: IntArray
     is_first_C: BoolArray
     is_last_C: BoolArray
-    num_in_flight_C: FloatArray
 
     @property
     def num_layers_C(self) -> IntArray:
@@ -39,27 +38,23 @@ class StageLayers:
 
 
 def telling_stages(model: ModelShape, table: LayoutTable) -> Iterator[StageLayers]:
-    """Yield, for each candidate, the stages among which the heaviest must be.
+    """Yield, for each candidate, the stages among which the heaviest must be. Reads ``pp_C`` and ``vp_C`` alone.
 
-    In-flight micro-batches fall from first to last, so of stages with the same layers the first is heaviest. That
-    leaves, for each kind of layer, the first stage that has any and the first with most of it; the first and the last
-    stage, which have the embedding and the output head; and the second, which may have a layer more than the first.
+    In-flight micro-batches fall from first to last, so a stage is no heavier than an earlier one that has as many
+    layers of each kind. That leaves those that no earlier one outdoes, and the last, which has the output head.
     """
-    degrees = np.stack([table.pp_C, table.vp_C], axis=1)
-    pairs, pair_C = np.unique(degrees, axis=0, return_inverse=True)
-    pair_C = pair_C.ravel()
-    counts = [_num_SK(model, pp=int(pp), vp=int(vp)) for pp, vp in pairs]
+    found = factor(table, ("pp_C", "vp_C"))
+    counts = [_num_SK(model, pp=int(pp), vp=int(vp)) for pp, vp in zip(found.table.pp_C, found.table.vp_C, strict=True)]
     told = [_telling(num_SK) for num_SK in counts]
     for number in range(max((len(each) for each in told), default=0)):
         chosen = [each[min(number, len(each) - 1)] for each in told]
-        stage_C = np.array(chosen, dtype=np.int64)[pair_C]
-        num_KP = np.array([num_SK[stage] for num_SK, stage in zip(counts, chosen, strict=True)], dtype=np.int64).T
+        stage_C = found.spread(np.array(chosen, dtype=np.int64))
+        num_KU = np.array([num_SK[stage] for num_SK, stage in zip(counts, chosen, strict=True)], dtype=np.int64).T
         yield StageLayers(
             stage_C=stage_C,
-            num_KC=num_KP[:, pair_C],
+            num_KC=found.spread(num_KU),
             is_first_C=stage_C == 0,
             is_last_C=stage_C == table.pp_C - 1,
-            num_in_flight_C=num_in_flight_C(table, stage_C),
         )
 
 
@@ -79,7 +74,7 @@ def stage_bounds(num_layers: int, *, num_chunks: int) -> IntArray:
 
 
 def num_in_flight_C(table: LayoutTable, stage_C: IntArray) -> FloatArray:
-    """Return how many micro-batches a stage holds at most.
+    """Return of how many micro-batches a stage holds activations at most; a fraction where it has several chunks.
 
     1F1B: pp - i (Narayanan et al. 2019), which ZB-H1 keeps. Interleaved: 2 (pp - i - 1) + (vp - 1) pp + 1 chunks, each
     1/vp of the stage (Narayanan et al. 2021; Korthikanti et al. 2022, section 4.2.3). Never more than there are.
@@ -102,7 +97,8 @@ def _num_SK(model: ModelShape, *, pp: int, vp: int) -> IntArray:
 
 
 def _telling(num_SK: IntArray) -> list[int]:
-    last = len(num_SK) - 1
-    first_any = np.argmax(num_SK > 0, axis=0).tolist()
-    first_most = np.argmax(num_SK, axis=0).tolist()
-    return sorted({0, min(1, last), last, *first_any, *first_most})
+    told: list[int] = []
+    for stage, num_K in enumerate(num_SK):
+        if not any((num_SK[earlier] >= num_K).all() for earlier in told):
+            told.append(stage)
+    return sorted({*told, len(num_SK) - 1})

@@ -29,13 +29,8 @@ from airflow_llmsched.planner.perf.job import (
     TransformerJob,
 )
 from airflow_llmsched.planner.perf.layers import distinct_kinds, num_dense_layers
-from airflow_llmsched.planner.perf.memory import (
-    FULL,
-    SELECTIVE,
-    RankParameters,
-    layer_activation_bytes,
-    rank_parameters,
-)
+from airflow_llmsched.planner.perf.memory_activations import FULL, SELECTIVE, layer_activation_bytes
+from airflow_llmsched.planner.perf.memory_states import RankParameters, rank_parameters
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters
 from airflow_llmsched.planner.perf.stages import StageLayers, telling_stages
 
@@ -226,7 +221,7 @@ def _data_parallel_s(job: TransformerJob, table: LayoutTable, machine: Machine, 
     stages = [rank_parameters(job.model, table, stage) for stage in telling_stages(job.model, table)]
     dense_C = np.max([stage.dense_C for stage in stages], axis=0)
     expert_C = np.max([stage.expert_C for stage in stages], axis=0)
-    trained = RankParameters(dense_C=dense_C, expert_C=expert_C, largest_unit_C=dense_C)
+    trained = RankParameters(dense_C=dense_C, expert_C=expert_C, ends_C=dense_C, layer_C=dense_C)
     replicas_C = table.dp_C * table.cp_C
     total_s = _replica_traffic_s(job, table, machine, trained.dense_C, stride_C=table.tp_C, size_C=replicas_C)
     if job.model.experts is not None:
