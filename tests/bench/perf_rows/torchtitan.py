@@ -1,8 +1,9 @@
 """torchtitan's published benchmarks (github.com/pytorch/torchtitan, benchmarks/): Llama 3.1 under FSDP2.
 
 Meta's H100 of 96 GB with HBM2e at 500 W, 400 Gb/s of RoCE each (reports of December 2024 and June 2025). FSDP2 keeps
-FP32 shards, gathers in BF16 and reduces in FP32. ``selective`` is checkpointing by operator: matrix products are
-kept, and what lies between them is computed again. Row-wise scaled FP8 quantises along each row, which costs passes
+FP32 shards, gathers in BF16 and reduces in FP32. ``selective`` is checkpointing by operator: attention and every
+second matrix product are kept, and what lies between them is computed again. The loss of 2024 is not compiled and works
+in FP32; logits are split with tensor parallelism, whose inputs stay gathered. Row-wise scaled FP8 quantises along each row, which costs passes
 over memory that the file does not split out.
 """
 
@@ -14,7 +15,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import Software
+from airflow_llmsched.planner.perf.software import LossKernel, Software
 from tests.bench.perf_rows.models import NAMED
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,
@@ -43,7 +44,7 @@ def _setup(row: Row) -> Setup:
         dp=dp, tp=tp, pp=pp, cp=cp, zero_stage=3, micro_batch_size=micro,
         num_micro_batches=passes(batch, dp=dp, micro_batch_size=micro),
         recompute=Recompute.FULL if recomputes_all else Recompute.MODULES,
-        recompute_modules=() if recomputes_all else (RecomputeModule.NORMS, RecomputeModule.MLP_ACTIVATION),
+        recompute_modules=() if recomputes_all else (RecomputeModule.EVERY_SECOND_PRODUCT,),
     )  # fmt: skip
     job = TransformerJob(
         model=NAMED[_MODELS[row["model"]]], optimizer=ADAM_ON_FP32_SHARDS,
@@ -55,6 +56,10 @@ def _setup(row: Row) -> Setup:
         software=Software(
             fused_elementwise="compile" in technique or "TP" in technique,
             overlaps_tensor_parallel="async" in technique,
+            loss=LossKernel.EAGER if "llama3_h100_202412" in row["source"] else LossKernel.FUSED,
+            keeps_gathered_weights=pp > 1,
+            keeps_narrow_inputs=False,
+            regathers_inputs=False,
         ),
     )  # fmt: skip
     per_accelerator_tokens = batch * sequence / int(row["gpus"])

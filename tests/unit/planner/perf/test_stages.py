@@ -69,7 +69,8 @@ def test_telling_stages_include_the_heaviest_whatever_a_layer_costs(
                     int(num) * (moe_cost if is_moe else dense_cost)
                     for num, is_moe in zip(each.num_KC[:, 0], moe, strict=True)
                 )
-                told.append(each.num_in_flight_C[0] * cost + (head_cost if each.is_last_C[0] else 0))
+                in_flight = num_in_flight_C(table, each.stage_C)[0]
+                told.append(in_flight * cost + (head_cost if each.is_last_C[0] else 0))
             assert max(told) == pytest.approx(max(every))
 
 
