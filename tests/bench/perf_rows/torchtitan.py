@@ -2,9 +2,9 @@
 
 Meta's H100 of 96 GB with HBM2e at 500 W, 400 Gb/s of RoCE each (reports of December 2024 and June 2025). FSDP2 keeps
 FP32 shards, gathers in BF16 and reduces in FP32. ``selective`` is checkpointing by operator: attention and every
-second matrix product are kept, and what lies between them is computed again. The loss of 2024 is not compiled and works
-in FP32; logits are split with tensor parallelism, whose inputs stay gathered. Row-wise scaled FP8 quantises along each row, which costs passes
-over memory that the file does not split out.
+second matrix product are kept, and what lies between them is computed again. The loss of 2024 is not compiled and
+works in FP32; logits are split with tensor parallelism, whose inputs stay gathered. Row-wise scaled FP8 quantises
+along each row, which costs passes over memory that the file does not split out.
 """
 
 from __future__ import annotations

@@ -151,8 +151,9 @@ def test_a_gang_has_nodes_of_one_shape() -> None:
         *(node(f"a{number}", path=("b", "r2"), shape="p4de.24xlarge") for number in range(2)),
     )
     # At its list price the older kind is neither faster nor cheaper, whatever the layout.
-    cheap = node_shapes() | {"p4de.24xlarge": node_shape("p4de.24xlarge", usd_per_hour=5.0)}
-    found = search(workload(LLAMA31_8B), tree, cheap, solver=BestFitSolver())
+    cheap = node_shapes() | {"p4de.24xlarge": node_shape("p4de.24xlarge", usd_per_hour=10.0)}
+    run = workload(LLAMA31_8B, objective=ObjectiveWeights(cost=2.0))
+    found = search(run, tree, cheap, solver=BestFitSolver())
     assert {plan.node_shape for plan in found.plans} == {"p5.48xlarge", "p4de.24xlarge"}
     for plan in found.plans:
         assert {name[0] for name in plan.placement.nodes} == {"h" if plan.node_shape == "p5.48xlarge" else "a"}
