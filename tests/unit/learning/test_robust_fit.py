@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_llmsched.learning.robust_fit import Problem, fit
+from airflow_llmsched.learning.robust_fit import Problem, Start, fit
 
 RNG = np.random.default_rng(5)
 
@@ -60,3 +60,31 @@ def test_left_out_residuals_are_those_of_fits_without_the_group():
     expected_M = (problem.predict(refitted.value_P) - problem.measured_M)[~kept]
     assert whole.left_out_M[~kept] == pytest.approx(expected_M, abs=0.01)
     assert np.abs(whole.left_out_M).mean() > np.abs(whole.residual_M).mean()
+def curved(truth=(0.4, -0.3)) -> Problem:
+    at_M = np.linspace(0.0, 2.0, 40)
+
+    def predict(value_P):
+        return np.log1p(np.exp(3 * value_P[0]) * at_M + np.exp(2 * value_P[1]) * at_M**2)
+
+    return Problem(
+        predict=predict, measured_M=predict(np.array(truth)), weight_M=np.ones(40), prior_P=np.zeros(2),
+        spread_P=np.full(2, 0.5), noise=0.01,
+    )  # fmt: skip
+
+
+def test_curved_predictions_are_fitted_without_measuring_slopes_at_each_step():
+    found = fitted(curved())
+    assert found.value_P == pytest.approx([0.4, -0.3], abs=0.01)
+    assert found.num_predictions < 25  # three at each step would be twice as many
+
+
+def test_beginning_at_the_fit_of_more_rows_is_quick_and_ends_where_beginning_anew_does():
+    whole, problem = fitted(curved()), curved()
+    first = Problem(
+        predict=lambda value_P: problem.predict(value_P)[:20], measured_M=problem.measured_M[:20] + 0.02,
+        weight_M=np.ones(20), prior_P=problem.prior_P, spread_P=problem.spread_P, noise=0.01,
+    )  # fmt: skip
+    anew = fitted(first)
+    begun = fit(first, groups=range(20), start=Start(value_P=whole.value_P, slope_MP=whole.slope_MP[:20]))
+    assert begun.value_P == pytest.approx(anew.value_P, abs=0.02)
+    assert begun.num_predictions < anew.num_predictions
