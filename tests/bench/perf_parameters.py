@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.perf.parameters import count_parameters
-from airflow_llmsched.specs.hf_config import to_shape
+from airflow_llmsched.specs.hf_config.reader import to_shape
 from tests.bench.rows import Row
 
 CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "hf_configs.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
+from airflow_llmsched.specs.hf_config import reader as hf_config
 
 _LLAMA2_7B = ModelShape(
     name="llama-2-7b", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128,
@@ -54,11 +55,34 @@ _NEMOTRON_340B = replace(
     ffn_hidden_size=73728,
 )  # fmt: skip
 
+_DEEPSEEK_V3 = hf_config.to_shape(
+    {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "vocab_size": 129280, "tie_word_embeddings": False, "num_nextn_predict_layers": 1,
+    },
+    name="deepseek-v3-mtp",
+    file="deepseek-ai/DeepSeek-V3 config.json",
+)  # fmt: skip
+_GPT_OSS_120B = hf_config.to_shape(
+    {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "vocab_size": 201088, "sliding_window": 128, "attention_bias": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 18, "tie_word_embeddings": False,
+    },
+    name="gpt-oss-120b",
+    file="openai/gpt-oss-120b config.json",
+)  # fmt: skip
+
 NAMED = {
     shape.name: shape
     for shape in (
         _LLAMA2_7B, _LLAMA2_13B, _LLAMA2_70B, _LLAMA3_8B, _LLAMA3_70B, _LLAMA3_405B, _QWEN3_30B, _QWEN3_235B, _GROK1,
-        _NEMOTRON_8B, _NEMOTRON_22B, _NEMOTRON_340B,
+        _NEMOTRON_8B, _NEMOTRON_22B, _NEMOTRON_340B, _DEEPSEEK_V3, _GPT_OSS_120B,
+        replace(_DEEPSEEK_V3, name="deepseek-v3", num_predict_ahead_layers=0),
     )
 }  # fmt: skip
 

@@ -60,6 +60,8 @@ def test_left_out_residuals_are_those_of_fits_without_the_group():
     expected_M = (problem.predict(refitted.value_P) - problem.measured_M)[~kept]
     assert whole.left_out_M[~kept] == pytest.approx(expected_M, abs=0.01)
     assert np.abs(whole.left_out_M).mean() > np.abs(whole.residual_M).mean()
+
+
 def curved(truth=(0.4, -0.3)) -> Problem:
     at_M = np.linspace(0.0, 2.0, 40)
 
