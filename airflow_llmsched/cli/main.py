@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from airflow_llmsched.cli import plan_commands, reap_commands, report_commands, spec_commands
+from airflow_llmsched.cli import hardware_commands, plan_commands, reap_commands, report_commands, spec_commands
 
 app = typer.Typer(
     name="llmsched",
@@ -14,6 +14,7 @@ app = typer.Typer(
 )
 
 app.command("check")(spec_commands.check)
+app.command("hardware")(hardware_commands.show)
 app.command("plan")(plan_commands.plan)
 app.command("reap")(reap_commands.reap)
 app.command("report")(report_commands.report_command)

@@ -52,7 +52,13 @@ def test_every_kind_that_the_planner_promises_is_there() -> None:
         "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "trainium1", "trainium2", "gaudi2", "gaudi3",
     }  # fmt: skip
     assert named <= set(accelerators())
-    assert set(accelerators()) == {shape.accelerator.name for shape in node_shapes().values()}
+
+
+def test_no_fact_is_held_that_no_node_shape_needs() -> None:
+    shapes = node_shapes().values()
+    assert set(accelerators()) == {shape.accelerator.name for shape in shapes}
+    used = {level.fabric.name for shape in shapes for level in shape.levels} | {each.intra_node.name for each in shapes}
+    assert set(fabrics()) == used
 
 
 def test_rates_are_ordered_as_physics_has_it() -> None:
