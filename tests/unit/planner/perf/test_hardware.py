@@ -69,7 +69,7 @@ def test_rates_are_ordered_as_physics_has_it() -> None:
         assert rates[0] <= chip.memory_bandwidth_bytes_per_s, shape.name
         assert 0 < chip.achievable_compute_ratio < 1
         assert 0 < chip.reserved_bytes < chip.memory_bytes
-        assert 0 < shape.usd_per_hour / shape.num_accelerators <= 20
+        assert 0 < shape.usd_per_hour / shape.num_accelerators < 30
 
 
 @pytest.mark.parametrize("name", [name for name, chip in accelerators().items() if chip.vendor])
@@ -204,8 +204,8 @@ def test_the_tiers_of_a_known_node() -> None:
 
 
 def test_idle_power_is_measured_or_a_tenth_of_the_limit() -> None:
-    assert accelerators()["h200-sxm"].idle_w == 80
-    assert accelerators()["b200"].idle_w == IDLE_RATIO * 1000
+    assert accelerators()["b200"].idle_w == 141
+    assert accelerators()["mi300x"].idle_w == IDLE_RATIO * 750
     for chip in accelerators().values():
         assert chip.idle_w <= 0.5 * chip.power_limit_w, chip.name
 

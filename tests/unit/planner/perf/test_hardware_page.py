@@ -30,7 +30,7 @@ def test_every_row_has_as_many_cells_as_its_heading() -> None:
 @pytest.mark.parametrize(
     ("row", "cells"),
     [
-        ("h100-sxm", "67 | 494.5 | 989.5 | 989.5 | 1979 | - | 79 | 3350 | 63 | 70-700"),
+        ("h100-sxm", "67 | 494.5 | 989.5 | 989.5 | 1979 | - | 79 | 3350 | 63 | 71-700"),
         ("infiniband-ndr", "switched | 14 | 0.9 | yes | card"),
         ("p4d.24xlarge", "8 x a100-40gb | 8 x 300 | 6.25 | 4 x 12.5, efa1 | 1 | 21.96"),
         ("gb200-nvl72", "4 x gb200 | 72 x 900 | 50 | 4 x 50, infiniband-ndr | 4 | 64.00"),
