@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from airflow_llmsched.cli.plan_fleet import Fleet, flat_tree, read_fleet
+from airflow_llmsched.cli.plan_settings import Target, read_target, settings_of, write_settings
 from airflow_llmsched.codec import to_json
-from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import Plan, PlanSearch
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.explain import explain
-from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE, node_shape
+from airflow_llmsched.planner.export.tools import TOOLS
+from airflow_llmsched.planner.neighbours import neighbours
+from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
-from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.search import search
+from airflow_llmsched.reports import plan_page
 from airflow_llmsched.specs import loader
 from airflow_llmsched.units import GIB
 
@@ -30,61 +33,85 @@ EXIT_NO_PLAN = 3
 MAX_ROWS = 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A workload, what was found for it, and that in words."""
+
+    workload: WorkloadSpec
+    found: PlanSearch
+    words: str
+
+
 def plan(  # noqa: PLR0917 - the options of a command
     spec: Annotated[Path, typer.Argument(help="A workload spec in YAML.", show_default=False)],
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the fleet, all free.")] = 1,
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="Accelerators of the fleet and their node shape, as in 64xp5.48xlarge.", metavar="N[xSHAPE]"),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of the fleet, all free, instead of --gpus.", show_default="1")
+    ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="Slots (accelerators) of each node; the shape's own number by default.")
     ] = None,
-    shape: Annotated[str, typer.Option(help="Node shape, by its cloud's name.")] = LOCAL_SHAPE,
+    shape: Annotated[
+        str | None, typer.Option(help="Node shape, by its cloud's name.", show_default=LOCAL_SHAPE)
+    ] = None,
     usd_per_hour: Annotated[
         float | None, typer.Option(min=0.0, help="Price of a node of the shape, instead of its list price.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the search as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with figures to this file.")] = None,
+    write_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Write the plan out as a tool's settings, to FILE or below the table. Tools: {', '.join(TOOLS)}.",
+            metavar="TOOL[:FILE]",
+        ),
+    ] = None,
+    number: Annotated[int, typer.Option("--plan", min=1, help="Which plan of the table to write out.")] = 1,
 ) -> None:
-    """Plan SPEC on NODES like machines: layouts worth having, what was turned down, and why."""
+    """Plan SPEC on a fleet of like machines: layouts worth having, what was turned down, and why."""
     try:
-        workload = loader.load(spec)
-        node = node_shape(shape, usd_per_hour=usd_per_hour)
-        tree = flat_tree(workload, num_nodes=nodes, num_slots=slots or node.num_accelerators, shape=node.name)
-        found = search(workload, tree, {node.name: node}, solver=BestFitSolver())
+        targets = [read_target(each, needs_file=as_json) for each in write_out or ()]
+        planned = _plan(spec, read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour))
+        if as_json:
+            typer.echo(to_json(planned.found))
+        else:
+            _print(planned)
+        if html is not None:
+            plan_page.write(planned.workload, planned.found, planned.words, html)
+        if planned.found.plans:
+            _write_out(planned, targets, number=number)
     except SpecError as error:
         for each in error.errors:
             typer.echo(f"error: {each}", err=True)
         raise typer.Exit(EXIT_BAD_SPEC) from None
-    if as_json:
-        typer.echo(to_json(found))
-    else:
-        _print(workload, found)
-    if not found.plans:
+    if not planned.found.plans:
         raise typer.Exit(EXIT_NO_PLAN)
 
 
-def flat_tree(workload: WorkloadSpec, *, num_nodes: int, num_slots: int, shape: str) -> TopologyTree:
-    """Return like nodes side by side, in one domain of every level that the workload's wishes name."""
-    named = dict.fromkeys(wish.level for wish in workload.placement if wish.level != NODE_LEVEL)
-    levels = tuple(named) or ("fleet",)
-    return TopologyTree(
-        levels=levels,
-        nodes=tuple(
-            TopologyNode(
-                id=NodeId(f"node-{number:05d}"),
-                path=tuple(f"{level}-0" for level in levels),
-                shape=shape,
-                num_slots=num_slots,
-                num_free_slots=num_slots,
-            )
-            for number in range(num_nodes)
-        ),
-    )
+def _plan(spec: Path, fleet: Fleet) -> _Planned:
+    workload = loader.load(spec)
+    node = fleet.shape
+    tree = flat_tree(workload, num_nodes=fleet.num_nodes, num_slots=fleet.num_slots, shape=node.name)
+    found = search(workload, tree, {node.name: node}, solver=BestFitSolver())
+    around = neighbours(workload, found.plans[0], node) if found.plans else ()
+    return _Planned(workload=workload, found=found, words=explain(found, around))
 
 
-def _print(workload: WorkloadSpec, found: PlanSearch) -> None:
+def _print(planned: _Planned) -> None:
     console = Console()
-    if found.plans:
-        console.print(_table(workload, found.plans))
+    if planned.found.plans:
+        console.print(_table(planned.workload, planned.found.plans))
     # Text, not str: square brackets in a name are the user's, not markup
-    console.print(Text(explain(found)))
+    console.print(Text(planned.words))
+
+
+def _write_out(planned: _Planned, targets: list[Target], *, number: int) -> None:
+    for target in targets:
+        settings = settings_of(target.tool, planned.workload, planned.found, number=number)
+        write_settings(settings, target)
 
 
 def _table(workload: WorkloadSpec, plans: tuple[Plan, ...]) -> Table:

@@ -1,11 +1,16 @@
-"""A plan search in words: what was chosen and why, what binds, what it was chosen over, what was turned down. Pure."""
+"""A plan search in words: what was chosen and why, what binds, what it was chosen over, what was turned down. Pure.
+
+Every comparison is of numbers that were computed for both sides; nothing is said of a layout that was not evaluated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
+from airflow_llmsched.planner.neighbours import Neighbour, term_changes_s
 from airflow_llmsched.units import GIB
 
 STEP_TERMS = {
@@ -21,15 +26,43 @@ STEP_TERMS = {
 }
 """What a term of the step breakdown is, for readers."""
 
+FIELDS = {
+    "tp": "Tensor parallelism (tp)",
+    "pp": "Pipeline parallelism (pp)",
+    "cp": "Context parallelism (cp)",
+    "ep": "Expert parallelism (ep)",
+    "zero_stage": "The ZeRO stage",
+    "micro_batch_size": "The micro-batch",
+    "recompute": "Recomputation",
+}
+"""Fields of a layout that are changed one at a time, for readers."""
+
+_OFFLOADED = {
+    Offload.OPTIMIZER_HOST: "Optimizer state stays in host memory, where the optimizer runs.",
+    Offload.OPTIMIZER_NVME: "Optimizer state stays on the node's disks.",
+    Offload.PARAMETERS_HOST: "Optimizer state and weights stay in host memory between their uses.",
+    Offload.PARAMETERS_NVME: "Optimizer state and weights stay on the node's disks between their uses.",
+    Offload.ACTIVATIONS_HOST: "Kept activations wait for the backward pass in host memory.",
+}
 _MAX_REASONS = 8
+_MAX_TERMS = 2
+_SAME_RATIO = 0.005
+"""Steps closer than this are called equal: the prediction is not that good."""
+_TELLING_RATIO = 0.1
+"""Share of a difference from which on a term is named as its cause."""
 
 
-def explain(search: PlanSearch) -> str:
-    """Return a few short paragraphs, the same for the same search."""
-    return "\n\n".join(_paragraphs(search))
+def explain(search: PlanSearch, neighbours: Sequence[Neighbour] = ()) -> str:
+    """Return a few short paragraphs, the same for the same search.
+
+    Args:
+        search: what was found and turned down.
+        neighbours: plans one change away from the best one (``planner.neighbours``), to compare it with.
+    """
+    return "\n\n".join(_paragraphs(search, neighbours))
 
 
-def _paragraphs(search: PlanSearch) -> Iterator[str]:
+def _paragraphs(search: PlanSearch, neighbours: Sequence[Neighbour]) -> Iterator[str]:
     if not search.plans:
         yield f"No plan: none of {search.num_candidates:,} candidates can run."
         if search.relaxation:
@@ -40,6 +73,9 @@ def _paragraphs(search: PlanSearch) -> Iterator[str]:
         yield " ".join(_layout_sentences(best.layout))
         yield _what_binds(best.prediction)
         yield _memory(best.prediction)
+        if neighbours:
+            yield _one_change_away(best, search.plans, neighbours)
+        yield from _against_next(best, search.plans[1:])
         yield from _alternatives(best, search.plans[1:])
     if search.rejections:
         yield _turned_down(search)
@@ -51,32 +87,46 @@ def _layout_sentences(layout: ParallelLayout) -> Iterator[str]:
         f"{layout.global_batch_size} sequences a step."
     )
     if layout.tp > 1:
-        yield f"Each layer is split over {layout.tp} accelerators of one node, where links are fastest (tp)."
+        yield f"Each layer is split over {layout.tp} accelerators (tp)."
     if layout.pp > 1:
-        yield f"The layers are split into {layout.pp} stages (pp)."
+        chunks = f", each of {layout.vp} chunks that take turns" if layout.vp > 1 else ""
+        filled = ", and gradients to weights fill the bubble" * (layout.schedule is PipelineSchedule.ZERO_BUBBLE)
+        yield f"The layers are split into {layout.pp} stages (pp){chunks}{filled}."
     if layout.cp > 1:
         yield f"Each sequence is split over {layout.cp} ranks (cp)."
     if layout.ep > 1:
-        yield f"The experts are spread over {layout.ep} ranks (ep)."
+        split = "" if layout.expert_tp in {None, layout.tp} else f", each split over {layout.expert_tp}"
+        yield f"The experts are spread over {layout.ep} ranks (ep){split}."
     if layout.zero_stage:
         shared = ("optimizer state", "optimizer state and gradients", "optimizer state, gradients and weights")
-        yield f"Replicas share out {shared[layout.zero_stage - 1]} (ZeRO {layout.zero_stage})."
+        groups = f", in groups of {layout.shard_size}" if layout.shard_size else ""
+        yield f"Replicas share out {shared[layout.zero_stage - 1]} (ZeRO {layout.zero_stage}){groups}."
+    if layout.offload in _OFFLOADED:
+        yield _OFFLOADED[layout.offload]
+    yield from _recompute_sentences(layout)
+
+
+def _recompute_sentences(layout: ParallelLayout) -> Iterator[str]:
     if layout.recompute is Recompute.SELECTIVE:
         yield "Attention scores are computed again instead of kept, as a fused attention kernel does."
     if layout.recompute is Recompute.FULL:
         yield "Every layer is computed again in the backward pass instead of kept."
+    if layout.recompute is Recompute.MODULES:
+        names = ", ".join(module.value for module in layout.recompute_modules)
+        yield f"These parts of each layer are computed again instead of kept: {names}."
 
 
 def _what_binds(prediction: Prediction) -> str:
     if not prediction.step_s:
         return "Nothing is known of the time a step takes: the job states neither a model nor traffic."
     terms = sorted(prediction.step_breakdown_s.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{STEP_TERMS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in terms[:3])
+    shares = [f"{STEP_TERMS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in terms[:4]]
     low, high = (prediction.step_s * factor for factor in (1 - prediction.error_ratio, 1 + prediction.error_ratio))
+    then = f"; then {', '.join(shares[1:])}" if shares[1:] else ""
     mfu = f" MFU {prediction.mfu_ratio:.0%}." if prediction.mfu_ratio else ""
     return (
-        f"A step should take {prediction.step_s:.3g} s, or {low:.3g} to {high:.3g}, as the model is not calibrated. "
-        f"It goes into {shown}.{mfu}"
+        f"A step should take {prediction.step_s:.3g} s, or {low:.3g} to {high:.3g}. "
+        f"What binds it: {shares[0]}{then}.{mfu}"
     )
 
 
@@ -84,6 +134,67 @@ def _memory(prediction: Prediction) -> str:
     terms = sorted(prediction.memory_breakdown_bytes.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name.replace('_', ' ')} {num_bytes / GIB:.2f}" for name, num_bytes in terms[:4])
     return f"The fullest rank needs {prediction.memory_bytes_per_rank / GIB:.2f} GiB: {shown}."
+
+
+def _one_change_away(best: Plan, plans: tuple[Plan, ...], neighbours: Sequence[Neighbour]) -> str:
+    lines = ["One thing changed at a time, on the same ranks and nodes:"]
+    for name, group in groupby(neighbours, key=lambda each: each.field):
+        sentences = " ".join(_neighbour_sentence(best, plans, each) for each in group)
+        lines.append(f"  {FIELDS[name]} stays at {_shown(getattr(best.layout, name))}. {sentences}")
+    return "\n".join(lines)
+
+
+def _neighbour_sentence(best: Plan, plans: tuple[Plan, ...], neighbour: Neighbour) -> str:
+    names = [name for name in ("dp", "pp") if name != neighbour.field]
+    moved = [name for name in names if getattr(neighbour.layout, name) != getattr(best.layout, name)]
+    beside = ", ".join(f"{name}={getattr(neighbour.layout, name)}" for name in moved)
+    where = f"At {_shown(neighbour.value)}" + (f" ({beside})" if beside else "")
+    if neighbour.prediction is None:
+        return f"{where}: {neighbour.obstacle}."
+    if neighbour.missing_bytes:
+        return f"{where} a rank needs {neighbour.missing_bytes / GIB:.1f} GiB more than it may use."
+    rank = next((number for number, each in enumerate(plans, start=1) if each.layout == neighbour.layout), None)
+    listed = f" (plan {rank})" if rank else ""
+    return f"{where}{listed} {_step_difference(best.prediction, neighbour.prediction)}."
+
+
+def _step_difference(one: Prediction, other: Prediction) -> str:
+    """Say how much longer a step of ``other`` takes than one of ``one``, and what makes the difference."""
+    beside = _memory_difference(one, other)
+    ratio = other.step_s / one.step_s - 1 if one.step_s else 0.0
+    if abs(ratio) < _SAME_RATIO:
+        return f"a step takes as long, with {beside}"
+    changes = term_changes_s(one.step_breakdown_s, other.step_breakdown_s)
+    least_s = _TELLING_RATIO * (other.step_s - one.step_s)
+    telling = [(name, change_s) for name, change_s in changes.items() if change_s / least_s >= 1][:_MAX_TERMS]
+    because = ", ".join(f"{STEP_TERMS.get(name, name)} {change_s:+.3g} s" for name, change_s in telling)
+    longer = "longer" if ratio > 0 else "less"
+    return f"a step takes {_percent(abs(ratio))} {longer}, with {beside}: {because}"
+
+
+def _memory_difference(one: Prediction, other: Prediction) -> str:
+    difference_gib = round((other.memory_bytes_per_rank - one.memory_bytes_per_rank) / GIB, 1)
+    if not difference_gib:
+        return "as much memory"
+    return f"{abs(difference_gib):.1f} GiB {'more' if difference_gib > 0 else 'less'} a rank"
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio:.0%}" if ratio >= 0.1 else f"{ratio:.1%}"
+
+
+def _shown(value: object) -> str:
+    return value.value if isinstance(value, Recompute) else str(value)
+
+
+def _against_next(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:
+    if not others or not best.prediction.step_s:
+        return
+    rival = others[0]
+    same = rival.layout.world_size == best.layout.world_size
+    on = "" if same else f" on {rival.layout.world_size} ranks"
+    difference = _step_difference(best.prediction, rival.prediction)
+    yield f"The next by the objective is {rival.layout.describe()}{on}: {difference}."
 
 
 def _alternatives(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:

@@ -66,7 +66,7 @@ def ledger_bar(report: RunReport) -> go.Figure:
                 hovertemplate=f"{bucket.value}: {duration(total_s)} ({percent(ratio)})<extra></extra>",
             )
         )
-    figure = _figure(traces, height=92, margin={"l": 14, "r": 18, "t": 4, "b": 28})
+    figure = blank_figure(traces, height=92, margin={"l": 14, "r": 18, "t": 4, "b": 28})
     figure.update_layout(barmode="stack", showlegend=False, bargap=0.05)
     figure.update_xaxes(range=[0, 100.01], tickvals=list(range(0, 101, 20)), ticksuffix="%", showgrid=False)
     figure.update_yaxes(visible=False)
@@ -100,7 +100,7 @@ def timeline(report: RunReport) -> go.Figure:
         for bucket, colour in BUCKET_COLOUR.items()
         if by_bucket[bucket]
     ]
-    figure = _figure(traces, height=118 + 44 * len(rows))
+    figure = blank_figure(traces, height=118 + 44 * len(rows))
     figure.update_layout(barmode="overlay", bargap=0.3, legend={"traceorder": "normal"})
     figure.update_xaxes(title_text=f"time since the run began ({unit})", range=[0, report.ledger.wall_s / unit_s])
     figure.update_yaxes(categoryorder="array", categoryarray=rows, autorange="reversed", showgrid=False)
@@ -144,7 +144,7 @@ def loss_curve(report: RunReport) -> go.Figure:
                 )
             )
     traces = [*traces, *lost_traces, *_checkpoint_trace(report), *_evaluation_trace(report)]
-    figure = _figure(traces, height=420)
+    figure = blank_figure(traces, height=420)
     figure.update_xaxes(title_text="optimizer step", rangemode="tozero")
     figure.update_yaxes(title_text="training loss (mean over the global batch)")
     _mark_resumes(figure, report.attempts)
@@ -183,14 +183,15 @@ def step_times(report: RunReport) -> go.Figure:
                         hovertemplate="step %{x}<br>%{y:.3f} s<extra>%{fullData.name}</extra>",
                     )
                 )
-    figure = _figure(traces, height=340)
+    figure = blank_figure(traces, height=340)
     figure.update_xaxes(title_text="optimizer step", rangemode="tozero")
     _scale_step_time(figure, report)
     _mark_resumes(figure, report.attempts)
     return figure
 
 
-def _figure(traces: Sequence[Any], *, height: int, margin: dict[str, int] | None = None) -> go.Figure:
+def blank_figure(traces: Sequence[Any], *, height: int, margin: dict[str, int] | None = None) -> go.Figure:
+    """Return a figure that leaves colours to the page and names its traces above. Height and margins in pixels."""
     figure = go.Figure(list(traces))
     figure.update_layout(
         template="none",

@@ -30,8 +30,8 @@ def write(report: RunReport, directory: Path) -> tuple[Path, Path]:
     """
     json_path = directory / JSON_NAME
     html_path = directory / HTML_NAME
-    _replace(json_path, to_json(report))
-    _replace(html_path, render(report).encode())
+    replace_file(json_path, to_json(report))
+    replace_file(html_path, render(report).encode())
     return html_path, json_path
 
 
@@ -68,11 +68,12 @@ def to_json(report: RunReport) -> bytes:
 
 def write_html(report: RunReport, path: Path) -> None:
     """Write only the page, to ``path``."""
-    _replace(path, render(report).encode())
+    replace_file(path, render(report).encode())
 
 
 @_WRITE
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a whole file, so that a reader finds the old one or the new one. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:

@@ -1,18 +1,10 @@
-"""The report as one HTML file that needs nothing from anywhere else.
-
-Text is escaped by the template; figures travel as JSON in which no character can end the script element that holds it.
-"""
+"""The report as one HTML file that needs nothing from anywhere else."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from airflow_llmsched.domain.run_report import AttemptRow, CheckpointState, RunOutcome, RunReport
 from airflow_llmsched.reports import words
+from airflow_llmsched.reports.page import render_page
 from airflow_llmsched.reports.palette import BUCKET_COLOUR, BUCKET_MEANING
 
 MAX_CHECKPOINT_ROWS = 200
@@ -24,19 +16,11 @@ OUTCOME_CLASS = {RunOutcome.SUCCEEDED: "good", RunOutcome.UNFINISHED: "plain"}
 
 def render(report: RunReport) -> str:
     """Return the page. It shows whatever is known; what is missing says so."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - Plotly is slow to load, and only this draws
-
     from airflow_llmsched.reports.figures import figures  # noqa: PLC0415 - loads Plotly
 
-    shown = figures(report)
-    environment = Environment(
-        loader=PackageLoader("airflow_llmsched.reports", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
+        figures(report),
         report=report,
         words=words,
         cards=_cards(report),
@@ -47,21 +31,10 @@ def render(report: RunReport) -> str:
             if report.ledger.totals_s.get(bucket, 0.0) > 0
         ],
         checkpoints=report.checkpoints[-MAX_CHECKPOINT_ROWS:],
-        figure_names=tuple(shown),
-        figures_json=_script_json({name: json.loads(figure.to_json()) for name, figure in shown.items()}),
         placements=[(attempt, _grid(report, attempt)) for attempt in report.attempts],
         num_placements_open=NUM_PLACEMENTS_OPEN,
         max_nodes_shown=MAX_NODES_SHOWN,
-        plotly_js=Markup(get_plotlyjs()) if shown else "",  # noqa: S704 - Plotly's own script, as installed
     )
-
-
-def _script_json(value: Any) -> Markup:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - every character that HTML reads was just taken out
 
 
 def _cards(report: RunReport) -> list[tuple[str, str, str]]:

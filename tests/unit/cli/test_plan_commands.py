@@ -10,11 +10,9 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from airflow_llmsched.cli.plan_commands import EXIT_BAD_SPEC, EXIT_NO_PLAN, flat_tree, plan
+from airflow_llmsched.cli.plan_commands import EXIT_BAD_SPEC, EXIT_NO_PLAN, plan
 from airflow_llmsched.codec import from_json
 from airflow_llmsched.domain.plan import PlanSearch
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
-from tests.support.fleets import local_workload
 from tests.support.specs import small
 
 APP = typer.Typer()
@@ -79,12 +77,47 @@ def test_the_exit_code_tells_a_wrong_command_line_from_a_bad_spec_and_from_no_pl
     assert len({2, EXIT_BAD_SPEC, EXIT_NO_PLAN, 0}) == 4
 
 
-def test_a_flat_fleet_has_every_level_that_the_wishes_name() -> None:
-    wishes = tuple(
-        PlacementWish(group=RankGroup.TP, level=level, required=True) for level in ("rack", "node", "block", "rack")
-    )
-    tree = flat_tree(local_workload(placement=wishes), num_nodes=3, num_slots=2, shape="local-cpu")
-    assert tree.levels == ("rack", "block")
-    assert tree.num_usable_slots == 6
-    assert len({node.path for node in tree.nodes}) == 1
-    assert flat_tree(local_workload(), num_nodes=1, num_slots=1, shape="local-cpu").levels == ("fleet",)
+def test_gpus_fill_nodes_of_a_shape(spec: Path) -> None:
+    result = run(spec, "--gpus", "16xp5.48xlarge", "--json")
+    assert result.exit_code == 0, result.output
+    found = from_json(PlanSearch, result.output)
+    assert max(len(plan.placement.nodes) for plan in found.plans) == 2
+
+
+def test_the_choice_is_compared_with_what_is_one_change_away(spec: Path) -> None:
+    result = run(spec, "--nodes", 2, "--slots", 2)
+    assert "One thing changed at a time, on the same ranks and nodes:" in result.output
+    assert "The micro-batch stays at" in result.output
+
+
+def test_a_page_with_figures_is_written(spec: Path, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    assert run(spec, "--nodes", 2, "--slots", 2, "--html", page).exit_code == 0
+    text = page.read_text()
+    assert "run [red]$(x)[/red]" in text
+    assert "Plotly.react" in text
+
+
+def test_a_plan_is_written_out_to_files_and_below_the_table(spec: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    result = run(spec, "--nodes", 2, "--slots", 2, "--write-out", f"deepspeed:{path}", "--write-out", "torchrun")
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())["train_batch_size"] > 0
+    assert "torchrun.args:\n--nnodes=2\n--nproc-per-node=2\n" in result.stdout
+    assert "note: torchrun starts ranks" in result.stderr
+
+
+def test_settings_need_a_file_where_json_takes_the_screen(spec: Path, tmp_path: Path) -> None:
+    assert run(spec, "--json", "--write-out", "torchrun").exit_code == 2
+    path = tmp_path / "torchrun.args"
+    result = run(spec, "--json", "--write-out", f"torchrun:{path}")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)
+    assert path.read_text().startswith("--nnodes=1\n")
+
+
+def test_an_unknown_tool_is_told_before_anything_is_planned(spec: Path) -> None:
+    result = run(spec, "--write-out", "nemo")
+    assert result.exit_code == EXIT_BAD_SPEC
+    assert result.stdout == ""
+    assert "known: megatron-lm" in result.stderr

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import CapacityWish
-from airflow_llmsched.planner.explain import STEP_TERMS, explain
+from airflow_llmsched.planner.explain import FIELDS, STEP_TERMS, explain
+from airflow_llmsched.planner.neighbours import Neighbour, neighbours
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
@@ -39,7 +42,7 @@ def test_each_degree_is_put_into_words() -> None:
     words = explain(PlanSearch(plans=(plan(WIDE, step_s=2.0),)))
     for part in (
         "2 x 8 micro-batches of 1, 16 sequences",
-        "8 accelerators of one node",
+        "split over 8 accelerators (tp)",
         "4 stages",
         "over 2 ranks (cp)",
         "experts are spread over 2",
@@ -51,7 +54,7 @@ def test_each_degree_is_put_into_words() -> None:
 
 def test_what_binds_comes_first_with_its_share_and_the_band_is_stated() -> None:
     words = explain(PlanSearch(plans=(plan(WIDE, step_s=2.0),)))
-    assert f"{STEP_TERMS['compute']} 75%, {STEP_TERMS['tensor_parallel']} 25%" in words
+    assert f"What binds it: {STEP_TERMS['compute']} 75%; then {STEP_TERMS['tensor_parallel']} 25%." in words
     assert "2 s, or 1 to 3" in words
 
 
@@ -64,6 +67,65 @@ def test_plans_that_are_better_in_one_respect_are_named() -> None:
     assert "1 against 4 GiB/rank" in words
     assert "Cheapest: dp=1" in words
     assert "Fastest" not in words
+
+
+def neighbour(
+    field: str, layout: ParallelLayout, *, step_s: float, memory_bytes: int, missing_bytes: int = 0
+) -> Neighbour:
+    prediction = plan(layout, step_s=step_s, memory_bytes=memory_bytes).prediction
+    return Neighbour(field=field, layout=layout, prediction=prediction, missing_bytes=missing_bytes)
+
+
+def test_a_choice_is_explained_by_what_its_neighbours_cost_or_break() -> None:
+    best = plan(ParallelLayout(dp=8, tp=2), step_s=2.0, memory_bytes=4 * 2**30)
+    around = (
+        Neighbour(field="tp", layout=ParallelLayout(dp=4, tp=4), obstacle="tp does not fit into a node"),
+        neighbour("tp", ParallelLayout(dp=16), step_s=3.0, memory_bytes=6 * 2**30),
+        neighbour("micro_batch_size", ParallelLayout(dp=8, tp=2, micro_batch_size=2), step_s=1.9,
+                  memory_bytes=9 * 2**30, missing_bytes=3 * 2**29),
+        neighbour("recompute", ParallelLayout(dp=8, tp=2, recompute=Recompute.FULL), step_s=2.001,
+                  memory_bytes=2**30),
+    )  # fmt: skip
+    words = explain(PlanSearch(plans=(best,)), around)
+    assert "Tensor parallelism (tp) stays at 2. At 4 (dp=4): tp does not fit into a node. At 1 (dp=16) a step" in words
+    assert f"takes 50% longer, with 2.0 GiB more a rank: {STEP_TERMS['compute']} +0.75 s" in words
+    assert "The micro-batch stays at 1. At 2 a rank needs 1.5 GiB more than it may use." in words
+    assert "Recomputation stays at none. At full a step takes as long, with 3.0 GiB less a rank." in words
+
+
+def test_a_neighbour_that_is_a_plan_is_named_by_its_number_and_a_faster_one_is_not_hidden() -> None:
+    best = plan(ParallelLayout(dp=8, tp=2), step_s=2.0)
+    faster = ParallelLayout(dp=16)
+    found = PlanSearch(plans=(best, plan(faster, step_s=1.0)))
+    words = explain(found, (neighbour("tp", faster, step_s=1.0, memory_bytes=2**30),))
+    assert "At 1 (dp=16) (plan 2) a step takes 50% less, with as much memory" in words
+
+
+def test_the_next_plan_is_compared_by_the_terms_that_make_the_difference() -> None:
+    best = plan(ParallelLayout(dp=8), step_s=2.0)
+    after = plan(ParallelLayout(dp=4), step_s=4.0)
+    slower = {"compute": 1.5, "tensor_parallel": 2.45, "optimizer": 0.05}
+    after = replace(after, prediction=replace(after.prediction, step_breakdown_s=slower))
+    words = explain(PlanSearch(plans=(best, after)))
+    assert "The next by the objective is dp=4 zero=0 micro=1x1 on 4 ranks: a step takes 100% longer" in words
+    assert f"as much memory: {STEP_TERMS['tensor_parallel']} +1.95 s." in words
+    assert STEP_TERMS["optimizer"] not in words
+
+
+def test_chunks_offload_and_split_experts_are_put_into_words() -> None:
+    layout = ParallelLayout(
+        dp=8, tp=2, pp=2, vp=4, ep=4, expert_tp=1, zero_stage=3, shard_size=4, offload=Offload.OPTIMIZER_HOST,
+        recompute=Recompute.MODULES, recompute_modules=(RecomputeModule.NORMS,),
+    )  # fmt: skip
+    words = explain(PlanSearch(plans=(plan(layout, step_s=2.0),)))
+    for part in (
+        "2 stages (pp), each of 4 chunks that take turns",
+        "over 4 ranks (ep), each split over 1",
+        "(ZeRO 3), in groups of 4",
+        "host memory, where the optimizer runs",
+        "computed again instead of kept: layernorm",
+    ):
+        assert part in words
 
 
 def test_a_job_of_unknown_time_says_so() -> None:
@@ -87,7 +149,11 @@ def test_the_same_search_reads_the_same(least: int) -> None:
     assert one == other
 
 
-def test_a_real_search_names_only_terms_that_have_words() -> None:
-    found = search(workload(LLAMA2_70B), fleet(4), node_shapes(), solver=BestFitSolver())
+def test_a_real_search_names_only_terms_and_fields_that_have_words() -> None:
+    run = workload(LLAMA2_70B)
+    found = search(run, fleet(4), node_shapes(), solver=BestFitSolver())
+    around = neighbours(run, found.plans[0], node_shapes()["p5.48xlarge"])
+    assert {each.field for each in around} <= set(FIELDS)
+    assert explain(found, around).count("stays at") == len({each.field for each in around})
     for each in found.plans:
         assert set(each.prediction.step_breakdown_s) <= set(STEP_TERMS)

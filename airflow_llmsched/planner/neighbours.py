@@ -1,0 +1,162 @@
+"""Plans one change away from a chosen one, on the same ranks and nodes: what they would cost, or why not. Pure.
+
+An explanation compares with these, so that what it says of a choice was computed for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from airflow_llmsched.domain.hardware import NodeShape
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.plan import Plan, Prediction
+from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.planner.evaluate import evaluate
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.layouts import LayoutRule, legal_layouts
+from airflow_llmsched.planner.perf.job import heaviest_phase
+from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.relax import HEADROOM_RATIO
+from airflow_llmsched.units import GB
+
+_DEGREES = ("tp", "pp", "cp")
+_MAX_ZERO_STAGE = 3
+_RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """One change of one thing.
+
+    Attributes:
+        field: what was changed, a field of the layout.
+        layout: the layout after it.
+        obstacle: the rule that the layout breaks, in words; None when it is legal.
+        prediction: what it would cost; None when it is not legal.
+        missing_bytes: how much more memory the fullest rank needs than a plan may use; 0 when it fits.
+    """
+
+    field: str
+    layout: ParallelLayout
+    obstacle: str | None = None
+    prediction: Prediction | None = None
+    missing_bytes: int = 0
+
+    @property
+    def value(self) -> object:
+        """What the field was changed to."""
+        return getattr(self.layout, self.field)
+
+
+def neighbours(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Neighbour, ...]:
+    """Return the plans one change away from ``plan``, in a fixed order.
+
+    Degrees are doubled and halved against data parallelism (or pipeline stages, where there is one replica), ZeRO goes
+    a stage up and down, the micro-batch is doubled and halved, and other recompute policies are tried. Whatever the
+    workload pins stays.
+    """
+    if workload.model is None:
+        return ()
+    pinned = {field.name for field in fields(workload.parallelism) if _pin(workload, field.name) is not None}
+    ranks_per_node = min(Counter(slot.node for slot in plan.placement.slots).values())
+    found = []
+    for name, layout in _changes(workload, plan.layout):
+        changed = {
+            each.name for each in fields(layout) if getattr(layout, each.name) != getattr(plan.layout, each.name)
+        }
+        if changed & pinned:
+            continue
+        obstacle = _obstacle(workload, layout, shape)
+        if obstacle is None:
+            found.append(_priced(workload, plan, shape, layout, field=name, ranks_per_node=ranks_per_node))
+        else:
+            found.append(Neighbour(field=name, layout=layout, obstacle=obstacle))
+    return tuple(found)
+
+
+def _pin(workload: WorkloadSpec, name: str) -> object:
+    return getattr(workload.parallelism, name)
+
+
+def _changes(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator[tuple[str, ParallelLayout]]:
+    num_sequences = heaviest_phase(workload).num_sequences
+    for name, changed in _changed_layouts(workload, layout):
+        share = changed.dp * changed.micro_batch_size
+        yield name, replace(changed, num_micro_batches=max(num_sequences // share, 1))
+
+
+def _changed_layouts(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator[tuple[str, ParallelLayout]]:
+    for name in _DEGREES:
+        degree = getattr(layout, name)
+        partner = next((other for other in ("dp", "pp") if other != name and getattr(layout, other) % 2 == 0), None)
+        if partner is not None:
+            yield name, replace(layout, **{name: degree * 2, partner: getattr(layout, partner) // 2})
+        if degree % 2 == 0:
+            yield name, replace(layout, **{name: degree // 2, "dp": layout.dp * 2})
+    if workload.model is not None and workload.model.experts is not None:
+        yield from _doubled_and_halved(layout, "ep")
+    if layout.zero_stage < _MAX_ZERO_STAGE:
+        yield "zero_stage", replace(layout, zero_stage=layout.zero_stage + 1)
+    if layout.zero_stage > 0:
+        yield "zero_stage", replace(layout, zero_stage=layout.zero_stage - 1)
+    yield from _doubled_and_halved(layout, "micro_batch_size")
+    for policy in _RECOMPUTE:
+        if policy is not layout.recompute:
+            yield "recompute", replace(layout, recompute=policy, recompute_modules=())
+
+
+def _doubled_and_halved(layout: ParallelLayout, name: str) -> Iterator[tuple[str, ParallelLayout]]:
+    degree = getattr(layout, name)
+    yield name, replace(layout, **{name: degree * 2})
+    if degree % 2 == 0:
+        yield name, replace(layout, **{name: degree // 2})
+
+
+def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape) -> str | None:
+    """Return the rule that turns down ``layout``, asked of the rules themselves; None when it is legal."""
+    pins = {field.name: getattr(layout, field.name) for field in fields(ParallelismWish)}
+    asked = replace(workload, parallelism=ParallelismWish(**pins))
+    space = legal_layouts(asked, world_size=layout.world_size, slots_per_node=shape.num_accelerators)
+    wanted = LayoutTable.of([layout])
+    matches_C = np.all(
+        [getattr(space.table, each.name) == getattr(wanted, each.name)[0] for each in fields(LayoutTable)], axis=0
+    )
+    if matches_C.any():
+        return None
+    # Every candidate that a rule turned down had this layout's degrees: the last rule is the one nearest to passing.
+    reason = next(reversed(list(space.rejections)), "no such layout is among those that are searched")
+    return f"{reason}, {_where_links_end(shape)}" if reason == LayoutRule.TP_INSIDE_NODE else reason
+
+
+def _where_links_end(shape: NodeShape) -> str:
+    inside, outside = (
+        rate / GB for rate in (shape.intra_node_bandwidth_bytes_per_s, shape.inter_node_bandwidth_bytes_per_s)
+    )
+    return (
+        f"and links of {inside:,.0f} GB/s each way end with its {shape.num_accelerators} accelerators: beyond it each "
+        f"has {outside:,.0f} GB/s"
+    )
+
+
+def _priced(
+    workload: WorkloadSpec, plan: Plan, shape: NodeShape, layout: ParallelLayout, *, field: str, ranks_per_node: int
+) -> Neighbour:
+    machine = Machine(shape=shape, ranks_per_node_C=np.array([ranks_per_node], dtype=np.int64))
+    evaluation = evaluate(workload, LayoutTable.of([layout]), machine)
+    usable_bytes = int(shape.accelerator.memory_bytes * (1 - HEADROOM_RATIO))
+    return Neighbour(
+        field=field,
+        layout=layout,
+        prediction=evaluation.prediction(0, usd_per_hour=plan.prediction.usd_per_hour),
+        missing_bytes=max(0, int(evaluation.memory_bytes_C[0]) - usable_bytes),
+    )
+
+
+def term_changes_s(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return by how many seconds each term changes, the largest change first."""
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    return dict(sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0])))

@@ -1,0 +1,70 @@
+"""A plan search as one HTML file that needs nothing from anywhere else: the plans, their costs, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_llmsched.domain.plan import Plan, PlanSearch
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.reports import words
+from airflow_llmsched.reports.files import replace_file
+from airflow_llmsched.reports.page import render_page
+from airflow_llmsched.units import HOUR_S
+
+
+def write(workload: WorkloadSpec, found: PlanSearch, explanation: str, path: Path) -> None:
+    """Write the page to ``path``. Raises ``SpecError`` when that is not possible."""
+    try:
+        replace_file(path, render(workload, found, explanation).encode())
+    except OSError as error:
+        raise SpecError(path=str(path), hint=f"cannot be written: {error.strerror}") from None
+
+
+def render(workload: WorkloadSpec, found: PlanSearch, explanation: str) -> str:
+    """Return the page. ``explanation`` is the search in words, its paragraphs apart by empty lines."""
+    from airflow_llmsched.reports.plan_figures import figures  # noqa: PLC0415 - loads Plotly
+
+    return render_page(
+        "plan.html.j2",
+        figures(found),
+        words=words,
+        name=workload.name,
+        model=workload.model.name if workload.model else None,
+        cards=_cards(workload, found.plans[0]) if found.plans else [],
+        paragraphs=explanation.split("\n\n"),
+        plans=[_row(plan) for plan in found.plans],
+        rejections=found.rejections,
+        num_candidates=found.num_candidates,
+    )
+
+
+def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
+    """Title, value and a line below it, most asked for first."""
+    prediction = best.prediction
+    run_s = prediction.step_s * workload.num_steps
+    low, high = (words.duration(prediction.step_s * (1 + sign * prediction.error_ratio)) for sign in (-1, 1))
+    return [
+        ("Step time", words.duration(prediction.step_s), f"{low} to {high}"),
+        ("MFU", words.percent(prediction.mfu_ratio), f"{words.count(prediction.tokens_per_s)} tokens a second"),
+        ("Memory of the fullest rank", words.size(prediction.memory_bytes_per_rank), best.node_shape),
+        ("Ranks", words.count(best.layout.world_size), f"on {len(best.placement.nodes)} nodes"),
+        ("Run", words.duration(run_s), f"{words.count(workload.num_steps)} steps, nothing going wrong"),
+        (
+            "Cost of the run",
+            words.money(prediction.usd_per_hour * run_s / HOUR_S),
+            f"{words.money(prediction.usd_per_hour)} an hour",
+        ),
+    ]
+
+
+def _row(plan: Plan) -> tuple[str, ...]:
+    prediction = plan.prediction
+    return (
+        f"{plan.layout.describe()} recompute={plan.layout.recompute.value}",
+        f"{plan.layout.world_size}/{len(plan.placement.nodes)}",
+        words.duration(prediction.step_s),
+        words.percent(prediction.mfu_ratio),
+        words.size(prediction.memory_bytes_per_rank),
+        words.money(prediction.usd_per_hour),
+    )

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.planner.layouts import LayoutRule
+from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
+from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.planner.placement.bestfit import BestFitSolver
+from airflow_llmsched.planner.search import search
+from tests.support.fleets import fleet, workload
+from tests.support.models import LLAMA31_8B, QWEN3_30B_A3B
+
+PINNED = ParallelismWish(
+    dp=2, tp=8, pp=1, cp=1, zero_stage=1, micro_batch_size=1, recompute=Recompute.SELECTIVE
+)  # fmt: skip
+
+
+def best(run: WorkloadSpec) -> Plan:
+    return search(run, fleet(2), node_shapes(), solver=BestFitSolver()).plans[0]
+
+
+def around(run: WorkloadSpec, plan: Plan | None = None) -> tuple[Neighbour, ...]:
+    return neighbours(run, plan or best(run), node_shapes()["p5.48xlarge"])
+
+
+def of(found: Sequence[Neighbour], field: str) -> dict[object, Neighbour]:
+    return {each.value: each for each in found if each.field == field}
+
+
+@pytest.fixture(scope="module")
+def split() -> tuple[Neighbour, ...]:
+    """Around a plan of eight tensor-parallel ranks, none of it pinned any longer."""
+    plan = best(workload(num_sequences=64, parallelism=PINNED))
+    return around(workload(num_sequences=64), plan)
+
+
+def test_each_neighbour_keeps_the_ranks_and_the_batch(split: tuple[Neighbour, ...]) -> None:
+    assert len(split) >= 8
+    for each in split:
+        assert each.layout.world_size == 16
+        if each.obstacle is None:
+            assert each.layout.global_batch_size == 64
+
+
+def test_a_neighbour_differs_in_its_field_and_in_what_makes_room_for_it(split: tuple[Neighbour, ...]) -> None:
+    chosen = ParallelLayout(
+        dp=2, tp=8, zero_stage=1, micro_batch_size=1, num_micro_batches=32, recompute=Recompute.SELECTIVE
+    )
+    for each in split:
+        back = {name: getattr(chosen, name) for name in ("dp", "pp", "num_micro_batches", each.field)}
+        assert replace(each.layout, **back) == chosen
+        assert each.value != getattr(chosen, each.field)
+
+
+def test_tensor_parallelism_beyond_the_node_is_an_obstacle_with_both_rates(split: tuple[Neighbour, ...]) -> None:
+    beyond = of(split, "tp")[16]
+    assert beyond.prediction is None
+    assert beyond.obstacle is not None
+    assert beyond.obstacle.startswith(LayoutRule.TP_INSIDE_NODE)
+    assert "450 GB/s each way end with its 8 accelerators" in beyond.obstacle
+    assert "beyond it each has 50 GB/s" in beyond.obstacle
+
+
+def test_fewer_tensor_parallel_ranks_are_priced_with_more_replicas(split: tuple[Neighbour, ...]) -> None:
+    fewer = of(split, "tp")[4]
+    assert (fewer.layout.dp, fewer.obstacle, fewer.missing_bytes) == (4, None, 0)
+    assert fewer.prediction is not None
+    assert fewer.prediction.step_s > 0
+
+
+def test_the_prediction_is_what_a_search_predicts_for_the_same_layout(split: tuple[Neighbour, ...]) -> None:
+    fewer = of(split, "tp")[4]
+    same = best(workload(num_sequences=64, parallelism=replace(PINNED, dp=4, tp=4)))
+    assert fewer.prediction is not None
+    assert same.layout == fewer.layout
+    assert fewer.prediction.step_s == pytest.approx(same.prediction.step_s)
+    assert fewer.prediction.memory_bytes_per_rank == same.prediction.memory_bytes_per_rank
+
+
+def test_what_does_not_fit_says_by_how_much() -> None:
+    run = workload(LLAMA31_8B, num_sequences=64, sequence_length_tokens=8192)
+    plan = best(replace(run, parallelism=replace(PINNED, dp=16, tp=1, micro_batch_size=1, zero_stage=3)))
+    kept = of(around(run, plan), "recompute")[Recompute.NONE]
+    assert kept.prediction is not None
+    usable_bytes = node_shapes()["p5.48xlarge"].accelerator.memory_bytes * 0.95
+    assert kept.missing_bytes == kept.prediction.memory_bytes_per_rank - int(usable_bytes) > 0
+
+
+def test_pinned_fields_are_left_alone() -> None:
+    found = around(workload(LLAMA31_8B, num_sequences=64, parallelism=PINNED))
+    assert found == ()
+    free = around(workload(LLAMA31_8B, num_sequences=64, parallelism=replace(PINNED, zero_stage=None)))
+    assert {each.field for each in free} == {"zero_stage"}
+
+
+def test_experts_have_neighbours_too_and_a_job_without_a_model_has_none() -> None:
+    run = workload(QWEN3_30B_A3B, num_sequences=64)
+    assert of(around(run), "ep")
+    assert around(replace(run, model=None), best(run)) == ()
+
+
+def test_the_largest_change_of_a_term_comes_first() -> None:
+    changes = term_changes_s({"a": 1.0, "b": 2.0}, {"b": 1.5, "c": 3.0})
+    assert list(changes.items()) == [("c", 3.0), ("a", -1.0), ("b", -0.5)]
