@@ -51,6 +51,7 @@ SCHEDULES = {PipelineSchedule.ONE_F_ONE_B: "1F1B", PipelineSchedule.INTERLEAVED:
 _OPTIMIZER = "AdamW"
 _BY_ITSELF = frozenset({RecomputeModule.CORE_ATTENTION})
 """What torchtitan's attention computes again anyway: it is fused."""
+_BY_OP = RecomputeModule.EVERY_SECOND_PRODUCT
 
 
 def settings(run: PlannedRun) -> dict[str, dict[str, Any]]:
@@ -63,7 +64,7 @@ def settings(run: PlannedRun) -> dict[str, dict[str, Any]]:
         "lr_scheduler": _given("warmup_steps", run.workload.optimizer.warmup_steps),
         "training": _training(run),
         "parallelism": _parallelism(run),
-        "activation_checkpoint": {"mode": "full" if run.layout.recompute is Recompute.FULL else "none"},
+        "activation_checkpoint": _checkpointing(run),
         "debug": {"seed": run.workload.seed},
     }
 
@@ -104,6 +105,14 @@ def _converters(run: PlannedRun) -> dict[str, Any]:
 
 def _given(key: str, value: object) -> dict[str, Any]:
     return {} if value is None else {key: value}
+
+
+def _checkpointing(run: PlannedRun) -> dict[str, Any]:
+    if run.layout.recompute is Recompute.FULL:
+        return {"mode": "full"}
+    if run.layout.recompute is Recompute.MODULES and _BY_OP in run.layout.recompute_modules:
+        return {"mode": "selective", "selective_ac_option": "op"}
+    return {"mode": "none"}
 
 
 def _training(run: PlannedRun) -> dict[str, Any]:
@@ -179,7 +188,8 @@ def _expert_groups(run: PlannedRun) -> object | None:
 
 
 def _modules(run: PlannedRun) -> object | None:
-    if run.layout.recompute is not Recompute.MODULES or set(run.layout.recompute_modules) <= _BY_ITSELF:
+    wanted = set(run.layout.recompute_modules) - _BY_ITSELF
+    if run.layout.recompute is not Recompute.MODULES or wanted <= {_BY_OP}:
         return None
     return ", ".join(module.value for module in run.layout.recompute_modules)
 
@@ -232,7 +242,11 @@ GAPS = (
             value=lambda run: run.layout.offload,
         ),
     ),
-    Gap(path="layout.recompute_modules", why="torchtitan computes whole layers again", used=_modules),
+    Gap(
+        path="layout.recompute_modules",
+        why="torchtitan computes whole layers again, or every second product",
+        used=_modules,
+    ),
     Gap(
         path="precision.compute",
         why="torchtitan computes in FP32, BF16 or FP8",

@@ -84,8 +84,9 @@ def test_the_prediction_is_what_a_search_predicts_for_the_same_layout(split: tup
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:
-    run = workload(LLAMA31_8B, num_sequences=64, sequence_length_tokens=8192)
-    plan = best(replace(run, parallelism=replace(PINNED, dp=16, tp=1, micro_batch_size=1, zero_stage=3)))
+    run = workload(LLAMA31_8B, num_sequences=64, sequence_length_tokens=32768)
+    pins = replace(PINNED, dp=16, tp=1, zero_stage=3, recompute=Recompute.FULL)
+    plan = best(replace(run, parallelism=pins))
     kept = of(around(run, plan), "recompute")[Recompute.NONE]
     assert kept.prediction is not None
     usable_bytes = node_shapes()["p5.48xlarge"].accelerator.memory_bytes * 0.95

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape, OptimizerKind, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.export import torchtitan
 from airflow_llmsched.planner.export.gaps import found_gaps
@@ -137,6 +137,25 @@ def test_experts_are_split_like_layers_or_not_at_all(expert_tp: int, ep: int, pa
 def test_models_of_other_families_are_beyond_it(model: ModelShape | None) -> None:
     run = planned(ParallelLayout(dp=8, zero_stage=3), model)
     assert [gap.path for gap, _ in found_gaps(torchtitan.GAPS, run)] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "mode"),
+    [
+        ((RecomputeModule.EVERY_SECOND_PRODUCT,), {"mode": "selective", "selective_ac_option": "op"}),
+        ((RecomputeModule.CORE_ATTENTION,), {"mode": "none"}),
+        ((RecomputeModule.MLP,), None),
+    ],
+)  # fmt: skip
+def test_of_modules_it_computes_every_second_product_again(
+    modules: tuple[RecomputeModule, ...], mode: dict[str, str] | None
+) -> None:
+    run = planned(ParallelLayout(dp=8, zero_stage=3, recompute=Recompute.MODULES, recompute_modules=modules))
+    if mode is None:
+        assert [gap.path for gap, _ in found_gaps(torchtitan.GAPS, run)] == ["layout.recompute_modules"]
+    else:
+        assert found_gaps(torchtitan.GAPS, run) == []
+        assert config(run)["activation_checkpoint"] == mode
 
 
 def test_optimizers_and_formats_beyond_it_are_named() -> None:
