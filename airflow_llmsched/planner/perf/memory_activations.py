@@ -24,8 +24,8 @@ from airflow_llmsched.planner.layout_table import (
 )
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
-from airflow_llmsched.planner.perf.memory_states import ceil_div
-from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
+from airflow_llmsched.planner.perf.memory_states import ceil_div, layers_with_ahead
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices, shared_expert_size
 from airflow_llmsched.planner.perf.software import LossKernel
 from airflow_llmsched.planner.perf.stages import StageLayers, num_in_flight_C
 
@@ -128,9 +128,10 @@ def stage_activation_terms(job: TransformerJob, table: LayoutTable, stage: Stage
     kept_KC = np.array([kept_bytes(job, table, kind) for kind in kinds])
     again_KC = np.array([recomputed_bytes(job, table, kind) for kind in kinds])
     gradient_KC = np.array([gradient_bytes(job, table, kind) for kind in kinds])
-    has_KC = stage.num_KC > 0
+    num_KC = layers_with_ahead(job.model, stage)
+    has_KC = num_KC > 0
     masks_C = np.where(stage.is_first_C, embedding_mask_bytes(job, table), 0.0)
-    stage_C = (stage.num_KC * kept_KC).sum(axis=0) + masks_C
+    stage_C = (num_KC * kept_KC).sum(axis=0) + masks_C
     kept_C = num_in_flight_C(table, stage.stage_C) * stage_C
     transit_C = NUM_LAYERS_IN_TRANSIT * np.where(has_KC, kept_KC, 0.0).max(axis=0) + masks_C
     kept_C = np.where(table.offload_C == _ACTIVATIONS_AWAY, np.minimum(transit_C, kept_C), kept_C)
@@ -151,7 +152,8 @@ def stage_activation_terms(job: TransformerJob, table: LayoutTable, stage: Stage
 def offloaded_activation_bytes(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> IntArray:
     """Return what a stage keeps of all its micro-batches in flight where activations are offloaded, else 0."""
     kinds = distinct_kinds(job.model)
-    stage_C = (stage.num_KC * np.array([kept_bytes(job, table, kind) for kind in kinds])).sum(axis=0)
+    kept_KC = np.array([kept_bytes(job, table, kind) for kind in kinds])
+    stage_C = (layers_with_ahead(job.model, stage) * kept_KC).sum(axis=0)
     is_away_C = table.offload_C == _ACTIVATIONS_AWAY
     return np.ceil(np.where(is_away_C, num_in_flight_C(table, stage.stage_C) * stage_C, 0.0)).astype(np.int64)
 
@@ -168,7 +170,8 @@ def loss_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
     The head's input is gathered where the sequence is split. Copies of the logits per kernel: FUSED, the logits and
     their gradient; VOCAB_PARALLEL, the logits and one FP32 tensor; EAGER, the logits (whose block is too small for what
     follows) and in FP32 the logarithms of the softmax, the loss's gradient and the logits', with one more where the
-    vocabulary is split, whose backward pass in PyTorch holds the exponentials besides.
+    vocabulary is split, whose backward pass in PyTorch holds the exponentials besides. Each further token that is
+    predicted has logits of its own.
     """
     widths, e = _Widths(job=job, table=table), job.compute_bytes
     is_split_C = (table.tp_C > 1) & (table.sequence_parallel_C > 0)
@@ -181,7 +184,8 @@ def loss_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
         LossKernel.VOCAB_PARALLEL: np.full(len(table), e + fp32),
         LossKernel.EAGER: e + np.where(table.tp_C > 1, 4, 3) * fp32,
     }[job.software.loss]
-    return np.asarray(inputs_C + per_logit_C * ceil_div(job.model.vocab_size, table.tp_C) * widths.tokens_C)
+    logits_C = per_logit_C * ceil_div(job.model.vocab_size, table.tp_C) * widths.tokens_C
+    return np.asarray((inputs_C + logits_C) * (1 + job.model.num_predict_ahead_layers))
 
 
 def dropped_bits(table: LayoutTable) -> IntArray:
@@ -251,21 +255,25 @@ class _Widths:
 
 
 def _attention(widths: _Widths) -> Iterator[_Part]:
-    job, model = widths.job, widths.job.model
-    query_size = model.num_heads * model.head_size
+    job, model, tp_C = widths.job, widths.job.model, widths.table.tp_C
     # Key and value heads are copied where there are more ranks than heads.
-    key_size_C = ceil_div(model.num_kv_heads, widths.table.tp_C) * model.head_size * widths.table.tp_C
+    num_kv_heads_C = ceil_div(model.num_kv_heads, tp_C) * tp_C
+    key, value = widths.split(num_kv_heads_C * model.head_size), widths.split(num_kv_heads_C * model.value_head_size)
     yield "input", widths.whole(model.hidden_size), 0
     yield "attention_norm", widths.product_inputs(model.hidden_size), _NORMS | _SECOND
-    yield "query", widths.split(query_size), _QKV
-    yield "key", widths.split(key_size_C), _QKV | _SECOND
-    yield "value", widths.split(key_size_C), _QKV
+    if model.latent is not None:
+        latents = (model.latent.query_latent_size or 0) + model.latent.kv_latent_size
+        yield "latents", widths.whole(latents + model.latent.rope_head_size), 0
+        yield "latent_norms", widths.product_inputs(latents), _QKV | _NORMS | _SECOND
+    yield "query", widths.split(model.query_size), _QKV
+    yield "key", key, _QKV | _SECOND
+    yield "value", value, _QKV
     if model.qk_norm:
-        yield "query_key_norms", widths.split(query_size) + widths.split(key_size_C), _QKV | _NORMS | _SECOND
+        yield "query_key_norms", widths.split(model.query_size) + key, _QKV | _NORMS | _SECOND
     yield from _scores(widths)
-    yield "context", widths.split(query_size), 0
+    yield "context", widths.split(model.context_size), 0
     if widths.input_bytes < job.compute_bytes:
-        yield "context_as_multiplied", widths.split(query_size, value_bytes=widths.input_bytes), _SECOND
+        yield "context_as_multiplied", widths.split(model.context_size, value_bytes=widths.input_bytes), _SECOND
     yield "attention_mask", widths.masks(model.hidden_size), 0
 
 
@@ -286,12 +294,16 @@ def _score_elements_C(widths: _Widths) -> FloatArray:
 
 def _mlp(widths: _Widths, kind: LayerKind) -> Iterator[_Part]:
     model = widths.job.model
-    yield "middle", widths.whole(model.hidden_size), _SECOND
-    yield "mlp_norm", widths.product_inputs(model.hidden_size), _NORMS | _SECOND
+    if not model.parallel_block:
+        yield "middle", widths.whole(model.hidden_size), _SECOND
+    if model.num_norms_per_layer > 1:
+        yield "mlp_norm", widths.product_inputs(model.hidden_size), _NORMS | _SECOND
+    num_after = max(model.num_norms_per_layer - 2, 0)  # norms of what attention and MLP give back
+    yield "norms_after", num_after * widths.whole(model.hidden_size), _SECOND
     if model.experts is not None and kind.is_moe:
         yield from _routed_experts(widths)
     experts = model.experts if kind.is_moe else None
-    width = experts.num_shared * experts.expert_hidden_size if experts else model.ffn_hidden_size
+    width = experts.num_shared * shared_expert_size(experts) if experts else model.ffn_hidden_size
     yield from _hidden(widths, "mlp", widths.split(width), widths.split(width, value_bytes=widths.input_bytes))
     yield "mlp_mask", widths.masks(model.hidden_size), 0
 

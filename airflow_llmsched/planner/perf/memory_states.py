@@ -6,21 +6,24 @@ with a shard group smaller than the replicas, each group has a copy (HSDP, Zhao 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload
-from airflow_llmsched.domain.workload import ModelShape, Positions
+from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.layout_table import OFFLOAD_ORDER, BoolArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, OPTIMIZER_STATES, TransformerJob
-from airflow_llmsched.planner.perf.layers import distinct_kinds
+from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.parameters import (
     LayerParameters,
     count_lora_parameters,
+    head_parameters,
     layer_parameters,
     norm_parameters,
+    position_parameters,
+    predict_ahead_parameters,
 )
 from airflow_llmsched.planner.perf.stages import StageLayers
 
@@ -66,24 +69,31 @@ class RankParameters:
 
 
 def rank_parameters(model: ModelShape, table: LayoutTable, stage: StageLayers) -> RankParameters:
-    """Count what one rank of ``stage`` multiplies with. Uneven tensor-parallel shares are rounded up."""
+    """Count what one rank of ``stage`` multiplies with. Uneven tensor-parallel shares are rounded up.
+
+    An encoder is on the first stage, whole on each rank; blocks that predict further ahead are on the last.
+    """
     layers = [layer_parameters(model, kind) for kind in distinct_kinds(model)]
     layer_KC = np.array([_layer_dense_C(layer, table) for layer in layers])
     expert_KC = np.array([_layer_expert_C(layer, table) for layer in layers])
-    table_C = ceil_div(model.vocab_size, table.tp_C) * model.hidden_size
-    positions = model.max_positions * model.hidden_size if model.positions is Positions.LEARNED else 0
-    has_own_head_C = stage.is_last_C & (~stage.is_first_C | (not model.tied_embeddings))
-    ends_C = (
-        np.where(stage.is_first_C, table_C + positions, 0)
-        + np.where(has_own_head_C, table_C, 0)
-        + np.where(stage.is_last_C, norm_parameters(model), 0)
+    num_KC = layers_with_ahead(model, stage)
+    ends_C = np.where(stage.is_first_C, _inputs_C(model, table), 0) + np.where(
+        stage.is_last_C, _outputs_C(model, table, stage), 0
     )
     return RankParameters(
-        dense_C=(stage.num_KC * layer_KC).sum(axis=0) + ends_C,
-        expert_C=(stage.num_KC * expert_KC).sum(axis=0),
+        dense_C=(num_KC * layer_KC).sum(axis=0) + ends_C,
+        expert_C=(num_KC * expert_KC).sum(axis=0),
         ends_C=ends_C,
-        layer_C=np.where(stage.num_KC > 0, layer_KC + expert_KC, 0).max(axis=0),
+        layer_C=np.where(num_KC > 0, layer_KC + expert_KC, 0).max(axis=0),
     )
+
+
+def layers_with_ahead(model: ModelShape, stage: StageLayers) -> IntArray:
+    """Count a stage's layers of each kind, those of multi-token prediction included: on the last, like its last."""
+    if not model.num_predict_ahead_layers:
+        return stage.num_KC
+    is_like = [kind == layer_kinds(model)[-1] for kind in distinct_kinds(model)]
+    return np.asarray(stage.num_KC + model.num_predict_ahead_layers * np.outer(is_like, stage.is_last_C))
 
 
 def trained_parameters(job: TransformerJob, table: LayoutTable, parameters: RankParameters) -> RankParameters:
@@ -201,6 +211,26 @@ def _sharded_C(dense_C: IntArray, expert_C: IntArray, table: LayoutTable, from_s
 def expert_shards(table: LayoutTable) -> IntArray:
     """Return over how many ranks ZeRO shards an expert: those of the shard group that have the same experts."""
     return np.maximum(table.shard_C * table.tp_C // (table.ep_C * table.etp_C), 1)
+
+
+def _inputs_C(model: ModelShape, table: LayoutTable) -> IntArray:
+    width = model.embedding_size or model.hidden_size
+    rows_C = ceil_div(model.vocab_size + model.num_extra_embedding_rows, table.tp_C)
+    encoder = model.encoder.num_parameters if model.encoder else 0
+    norm = norm_parameters(model) if model.embedding_norm else 0
+    return rows_C * width + position_parameters(model) + encoder + norm
+
+
+def _outputs_C(model: ModelShape, table: LayoutTable, stage: StageLayers) -> IntArray:
+    """Head and last norm, and what multi-token prediction has beside its layers. A tied head is the first stage's."""
+    width = model.embedding_size or model.hidden_size
+    rows_C = ceil_div(model.vocab_size, table.tp_C)
+    has_table_C = ~stage.is_first_C | (not model.tied_embeddings)
+    without_table = replace(model, tied_embeddings=True)  # what a head has beside its table: a bias, projections
+    ahead = predict_ahead_parameters(model) - layer_parameters(model, layer_kinds(model)[-1]).total
+    norm = norm_parameters(model) if model.final_norm else 0
+    others = head_parameters(without_table) + norm + model.num_predict_ahead_layers * ahead
+    return np.where(has_table_C, rows_C * width, 0) + others
 
 
 def _layer_dense_C(layer: LayerParameters, table: LayoutTable) -> IntArray:

@@ -9,6 +9,8 @@ along each row, which costs passes over memory that the file does not split out.
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
@@ -33,6 +35,15 @@ _MODELS = {"llama3.1-8B": "llama-3-8b", "llama3.1-70B": "llama-3-70b"}
 
 def read(folder: Path = STEP_TIMES) -> Reading:
     return read_file(folder / "torchtitan_bench.csv", _setup)
+
+
+def read_memory(folder: Path = STEP_TIMES) -> Iterator[tuple[TransformerJob, ParallelLayout, float]]:
+    """Yield rows that say the GiB that the fullest rank's allocator reserved at most."""
+    with (folder / "torchtitan_bench.csv").open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            if row["memory_gib"]:
+                setup = _setup(row)
+                yield setup.job, setup.layout, float(row["memory_gib"])
 
 
 def _setup(row: Row) -> Setup:

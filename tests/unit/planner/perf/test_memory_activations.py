@@ -24,7 +24,7 @@ from airflow_llmsched.planner.perf.memory_activations import (
 from airflow_llmsched.planner.perf.software import LossKernel, Software
 from airflow_llmsched.units import GIB
 from tests.support.fleets import job
-from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
+from tests.support.models import DEEPSEEK_V3, GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
 
 FP16 = PrecisionSpec(compute=NumberFormat.FP16, parameters=NumberFormat.FP16)
 OF_2022 = Software(fused_attention=False, has_dropout=True)
@@ -237,6 +237,39 @@ def test_narrow_experts_split_like_the_rest_and_whole_ones_share_out_tokens() ->
     split, whole = expert_tensors(dp=1, tp=8), expert_tensors(dp=1, tp=8, expert_tp=1)
     inputs = 2 * HIDDEN
     assert split - whole == pytest.approx(inputs * (1 - 1 / 8))
+
+
+def test_latent_attention_keeps_latents_and_can_project_them_again() -> None:
+    """DeepSeek-V3: 128 heads with keys of 192 and values of 128; latents of 1,536 and 512, and 64 of position."""
+    one = job(DEEPSEEK_V3, sequence_length_tokens=4096, software=COMPILED)
+    sizes = {
+        tensor.name: float(tensor.num_bytes_C[0]) / (2 * 4096)
+        for tensor in kept_tensors(one, table_of(Recompute.NONE), MOE)
+    }
+    assert (sizes["latents"], sizes["latent_norms"]) == (1536 + 512 + 64, 1536 + 512)
+    assert (sizes["query"], sizes["key"], sizes["value"], sizes["context"]) == (24576, 24576, 16384, 16384)
+    everything = kept(one, Recompute.NONE, kind=MOE)
+    projected = everything - kept(one, Recompute.MODULES, RecomputeModule.QKV, kind=MOE)
+    assert projected == 2 * 4096 * (2048 + 24576 + 24576 + 16384)
+
+
+def test_a_parallel_block_has_no_middle_and_sandwich_norms_keep_what_they_read() -> None:
+    def names(model: ModelShape) -> set[str]:
+        return {tensor.name for tensor in kept_tensors(job(model), table_of(Recompute.NONE), DENSE)}
+
+    assert names(LLAMA2_7B) - names(replace(LLAMA2_7B, parallel_block=True, num_norms_per_layer=1)) == {
+        "middle", "mlp_norm",
+    }  # fmt: skip
+    assert names(replace(LLAMA2_7B, num_norms_per_layer=4)) - names(LLAMA2_7B) == {"norms_after"}
+
+
+def test_each_further_token_predicted_has_logits_and_a_layer_of_its_own() -> None:
+    layout = ParallelLayout(dp=1, recompute=Recompute.FULL)
+    plain, ahead = (
+        memory_breakdown(job(replace(LLAMA31_8B, num_predict_ahead_layers=number)), layout) for number in (0, 1)
+    )
+    assert ahead["logits"] == 2 * plain["logits"]
+    assert ahead["activations"] * 32 == plain["activations"] * 33
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,17 @@ from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.planner.perf.stages import telling_stages
 from airflow_llmsched.units import GIB
 from tests.support.fleets import FULL_PRECISION, TINY, job
-from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
+from tests.support.models import (
+    DEEPSEEK_V3,
+    GEMMA2_9B,
+    GPT2,
+    GPT_OSS_20B,
+    LLAMA2_7B,
+    LLAMA4_MAVERICK,
+    LLAMA31_8B,
+    MIXTRAL_8X7B,
+    megatron_gpt,
+)
 
 STATES = ("weights", "compute_copies", "gradients", "optimizer")
 FP16 = PrecisionSpec(compute=NumberFormat.FP16, parameters=NumberFormat.FP16)
@@ -67,6 +77,32 @@ def test_one_rank_holds_the_whole_model_in_eighteen_bytes_a_parameter() -> None:
     terms = first_stage(job(LLAMA31_8B), ParallelLayout(dp=1))
     assert sum(terms[name] for name in STATES) == 18 * count_parameters(LLAMA31_8B).total
     assert terms["optimizer"] == 12 * count_parameters(LLAMA31_8B).total
+
+
+@pytest.mark.parametrize(
+    "model",
+    [GPT2, GPT_OSS_20B, DEEPSEEK_V3, GEMMA2_9B, LLAMA4_MAVERICK,
+     replace(GPT2, name="narrow-embedding", embedding_size=512, head_bias=True, embedding_norm=True)],
+    ids=lambda model: model.name,
+)  # fmt: skip
+def test_one_rank_has_every_parameter_that_is_counted(model: ModelShape) -> None:
+    """With embeddings of another width, and with blocks that predict further ahead, which totals leave out."""
+    held = parameters_of(model, ParallelLayout(dp=1))
+    count = count_parameters(model)
+    assert held.total_C[0] == count.total_with_predict_ahead
+    if not model.num_predict_ahead_layers:
+        assert held.expert_C[0] == count.routed_experts
+
+
+def test_blocks_that_predict_ahead_are_on_the_last_stage() -> None:
+    table = LayoutTable.of([ParallelLayout(dp=1, pp=4)])
+
+    def held_by_ends(model: ModelShape) -> tuple[int, int]:
+        first, *_, last = (rank_parameters(model, table, stage) for stage in telling_stages(model, table))
+        return int(first.total_C[0]), int(last.total_C[0])
+
+    plain, ahead = (held_by_ends(replace(DEEPSEEK_V3, num_predict_ahead_layers=number)) for number in (0, 1))
+    assert (ahead[0] - plain[0], ahead[1] - plain[1]) == (0, count_parameters(DEEPSEEK_V3).predict_ahead)
 
 
 def test_full_precision_keeps_no_second_copy_of_the_weights() -> None:
