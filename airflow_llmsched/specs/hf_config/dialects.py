@@ -36,7 +36,8 @@ _DEEPSEEK_EXPERTS = _EXPERTS | {
     "expert_hidden_size": "moe_intermediate_size",
     "num_shared": "n_shared_experts",
 }
-_NOT_BIDIRECTIONAL: dict[str, tuple[Any, ...]] = {"use_bidirectional_attention": (False,)}
+_GEMMA_UNUSED = frozenset({"use_bidirectional_attention", "num_image_tokens", "sliding_window_size"})
+"""PaliGemma sees its prefix both ways, which MFU's convention of whole scores counts already."""
 _MTP = {"num_predict_ahead_layers": "num_nextn_predict_layers"}
 _MLA_KEYS = {name: key for name, key in SIZES.items() if name not in {"num_kv_heads", "head_size"}} | _ATTENTION_BIAS
 
@@ -118,14 +119,14 @@ _DENSE: dict[str, Dialect] = {
     "gemma": Dialect(
         keys=SIZES | _ATTENTION_BIAS,
         defaults={"head_size": 256, "num_kv_heads": 16},
-        only=_NOT_BIDIRECTIONAL,
+        unused=_GEMMA_UNUSED,
         tied_by_default=True,
     ),
     "gemma2": Dialect(
         keys=SIZES | _ATTENTION_BIAS,
         facts={"num_norms_per_layer": 4},
         defaults={"head_size": 256, "num_kv_heads": 4},
-        only=_NOT_BIDIRECTIONAL,
+        unused=_GEMMA_UNUSED,
         derive=(patterns.windows(patterns.every(2), default=4096),),
         tied_by_default=True,
     ),
@@ -133,7 +134,7 @@ _DENSE: dict[str, Dialect] = {
         keys=SIZES | _ATTENTION_BIAS,
         facts={"num_norms_per_layer": 4, "qk_norm": True},
         defaults={"head_size": 256, "num_kv_heads": 4},
-        only=_NOT_BIDIRECTIONAL,
+        only={"use_bidirectional_attention": (False,)},
         derive=(patterns.windows(patterns.every(6), default=4096),),
         tied_by_default=True,
     ),
@@ -167,10 +168,15 @@ _DENSE: dict[str, Dialect] = {
         facts={"qk_norm": True, "qk_norm_full_width": True},
         derive=(patterns.windows(patterns.every(4), default=4096),),
     ),
-    "phi3": Dialect(keys=SIZES, derive=_WINDOW),
+    "phi3": Dialect(
+        keys=SIZES,
+        only={"attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
+        derive=_WINDOW,
+    ),
     "starcoder2": Dialect(
         keys=SIZES | {"attention_qkv_bias": "use_bias", "attention_out_bias": "use_bias", "mlp_bias": "use_bias"},
         facts=_LAYER_NORM | {"gated_mlp": False},
+        only={"mlp_type": ("default",)},
         defaults={"num_kv_heads": 2, "attention_qkv_bias": True, "attention_out_bias": True, "mlp_bias": True},
         derive=_WINDOW,
         tied_by_default=True,
@@ -193,10 +199,9 @@ _DENSE: dict[str, Dialect] = {
             "use_qk_norm": (False,),
             "use_gated_activation": (True,),
             "use_parallel_block": (True,),
-            "use_parallel_embedding": (False,),
         },
         derive=(patterns.windows(patterns.every(4), default=4096),),
-        unused=frozenset({"order_of_interleaved_layers"}),
+        unused=frozenset({"order_of_interleaved_layers", "layer_switch", "use_parallel_embedding", "position_embedding_type"}),
         tied_by_default=True,
     ),
     "nemotron": Dialect(keys=_LLAMA_KEYS, facts=_LAYER_NORM | {"gated_mlp": False}),
@@ -333,6 +338,8 @@ _MIXTURES: dict[str, Dialect] = {
         keys=SIZES,
         defaults={"num_kv_heads": 4},
         only={"use_bias": (False,)},
+        # the published files in this form have no weights of its multi-token prediction
+        unused=frozenset({"num_nextn_predict_layers"}),
         experts=Experts(
             keys={
                 "num_routed": "moe_num_experts",
@@ -355,7 +362,10 @@ _MIXTURES: dict[str, Dialect] = {
             "qk_norm_type": ("per_layer",),
             "use_routing_bias": (True,),
             "shared_intermediate_size": (0,),
+            "attn_type_list": ([1],),
         },
+        # the published files have no weights of its multi-token prediction
+        unused=frozenset({"use_mtp", "num_mtp_modules", "mtp_transformer_layers"}),
         experts=Experts(keys=_LOCAL_EXPERTS, facts={"correction_bias": True}),
         aliases={"num_experts": "num_local_experts"},
     ),

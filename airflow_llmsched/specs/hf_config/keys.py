@@ -22,6 +22,7 @@ class Keys:
         self._file = file
         self._path = path
         self._placed: set[str] = set()
+        self._nested: list[Keys] = []
 
     def __contains__(self, key: object) -> bool:
         return key in self._config
@@ -105,11 +106,17 @@ class Keys:
         value = self._take(key, {})
         if not isinstance(value, Mapping):
             self.refuse(key, "must be an object")
-        return Keys(value, file=self._file, path=f"{self._path}{key}.")
+        self._nested.append(Keys(value, file=self._file, path=f"{self._path}{key}."))
+        return self._nested[-1]
 
     def only(self, key: str, *allowed: Any) -> None:
-        """Refuse any value but those: others would change the model in a way that no shape can say."""
+        """Refuse any value but those: others would change the model in a way that no shape can say.
+
+        A list with one entry allows that entry once for each layer.
+        """
         value = self._take(key, None)
+        if isinstance(value, list) and value:
+            value = value[:1] if all(each == value[0] for each in value) else value
         if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
             self.refuse(key, f"changes the model in a way that is not modelled; only {allowed[0]!r} is")
 
@@ -121,13 +128,29 @@ class Keys:
         """Raise ``SpecError`` for a key."""
         raise SpecError(path=self._path + key, value=self._config.get(key), hint=hint, file=self._file)
 
+    def require_all_placed(self) -> None:
+        """Raise ``SpecError`` that names every key left over."""
+        unplaced = self.left_over()
+        if unplaced:
+            refuse_unplaced(unplaced, file=self._file)
+
     def left_over(self) -> Sequence[str]:
-        """Return keys that were not placed and are not known to be neutral, by their path, sorted."""
-        return sorted(self._path + key for key in self._config if key not in self._placed and not is_neutral(key))
+        """Return keys that were not placed and are not known to be neutral, by their path, sorted; nested ones too."""
+        own = [self._path + key for key in self._config if key not in self._placed and not is_neutral(key)]
+        return sorted(own + [key for nested in self._nested for key in nested.left_over()])
 
     def _take(self, key: str, default: Any) -> Any:
         self._placed.add(key)
         return self._config.get(key, default)
+
+
+def refuse_unplaced(paths: Sequence[str], *, file: str) -> NoReturn:
+    """Raise ``SpecError`` that names keys for which there is no place."""
+    hint = (
+        f"could not place {', '.join(map(repr, paths))}: take out what changes neither shape nor work, "
+        "or give model.shape instead"
+    )
+    raise SpecError(path=paths[0], hint=hint, file=file)
 
 
 def _is_number(value: Any) -> bool:

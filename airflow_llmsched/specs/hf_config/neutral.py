@@ -9,13 +9,15 @@ _BOOKKEEPING = """
     is_encoder_decoder label2id model_type output_attentions output_hidden_states problem_type return_dict
     task_specific_params torch_dtype transformers_version use_cache gradient_checkpointing unsloth_version
     unsloth_fixed use_return_dict tokenizer_class torchscript cache_implementation name_or_path base_model_name_or_path
-    pipeline_tag is_causal onnx max_length
+    pipeline_tag is_causal onnx max_length tokenizer_name tokenizer_type prefix is_llama_config max_model_len
+    onnx_safe transformers.js_config
 """
 _TOKENS = """
     bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id eod_token_id im_start_id im_end_id pad_id
     decoder_start_token_id image_token_id image_token_index video_token_id video_token_index audio_token_id
     vision_start_token_id vision_end_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id
-    vision_token_id ignore_index image_seq_length text_token_id mm_tokens_per_image
+    vision_token_id ignore_index image_seq_length text_token_id mm_tokens_per_image image_grid_pinpoints
+    vision_feature_select_strategy projector_hidden_act
 """
 _FUNCTIONS = """
     activation activation_function activation_type hidden_act hidden_activation swiglu_alpha swiglu_limit
@@ -26,7 +28,8 @@ _FUNCTIONS = """
     attention_softmax_in_fp32 scale_attention_softmax_in_fp32 apply_query_key_layer_scaling fp32_residual_connection
     apply_residual_connection_post_layernorm slow_but_exact pretraining_tp softmax_scale attn_impl alibi_bias_max
     alibi_scale attn_implementation use_flash_attn use_flash_attention attn_pdrop softmax_precision norm_type
-    layernorm_compute_dtype scale_embedding embedding_fraction
+    layernorm_compute_dtype scale_embedding embedding_fraction layernorm_full_attention_beta
+    layernorm_linear_attention_beta layernorm_mlp_beta
 """
 _POSITIONS = """
     max_position_embeddings max_sequence_length max_seq_len n_ctx seq_length seq_len model_max_length
@@ -34,20 +37,21 @@ _POSITIONS = """
     rope_local_base_freq rope_interleave rope_pct rotary_dim rotary_pct rotary_emb_base rotary_emb_fraction
     rotary_emb_scale_base partial_rotary_factor rotary no_rope_layers no_rope_layer_interval
     rope_type rope_mscale rope_attention_scaling mrope_section use_mrope
-    use_dynamic_ntk use_logn_attn compression_ratio
+    rope_percent rope_interleaved use_dynamic_ntk use_logn_attn interpolate_factor full_attn_mod compression_ratio
 """
 _ROUTING = """
     aux_loss_alpha seq_aux scoring_func routed_scaling_factor n_group topk_group norm_topk_prob ep_size
     output_router_logits router_aux_loss_coef router_jitter_noise input_jitter_noise router_z_loss_coef
-    moe_norm_min moe_capacity moe_aux_loss_lambda router_dtype moe_use_aux_free
+    moe_gate moe_norm_min moe_capacity moe_aux_loss_lambda router_dtype moe_use_aux_free
     use_grouped_topk
 """
 _TRAINING = """
     attention_dropout attn_dropout attention_dropout_prob classifier_dropout dropout embd_pdrop emb_dropout_prob
     attn_dropout_prob embed_dropout emb_pdrop embedding_dropout hidden_dropout hidden_dropout_prob
     activation_dropout resid_dropout resid_pdrop residual_dropout layerdrop drop_path_rate
-    initializer_factor initializer_range init_std init_method init_device initializer fp16 bf16 fp32
-    use_cache_quantization use_softmax_v2 quantization quantization_config compression_config pre_seq_len
+    initializer_factor initializer_range init_std init_method init_device init_config initializer fp16 bf16 fp32
+    use_cache_kernel use_cache_quantization quantization_bit softmax_in_fp32 pre_allocate_kv_cache
+    use_softmax_v2 quantization quantization_config compression_config pre_seq_len
     prefix_projection verbose attention_probs_dropout_prob
 """
 _NEUTRAL = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.domain.workload import ExpertShape, Positions
@@ -58,8 +59,8 @@ def _single_key_head(keys: Keys, fields: Fields) -> Fields:
 
 
 def _falcon(keys: Keys, fields: Fields) -> Fields:
-    """Falcon's three decoders: the 40B's (grouped keys), the 7B's (one key head, one norm) and the RW's (two norms)."""
-    is_new = keys.flag("new_decoder_architecture", False)
+    """Read one of Falcon's three decoders: the 40B's (grouped keys), the 7B's (one key head, one norm) and the RW's (two norms)."""
+    is_new = keys.flag("new_decoder_architecture", fields.get("num_norms_per_layer") == 2)
     is_parallel = keys.flag("parallel_attn", True)
     multi_query = keys.flag("multi_query", True)
     grouped = keys.size("num_kv_heads") or fields["num_heads"]
@@ -115,6 +116,15 @@ def _qwen1(_keys: Keys, fields: Fields) -> Fields:
     """The first Qwen writes the width of gate and up together."""
     return {"ffn_hidden_size": fields["ffn_hidden_size"] // 2}
 
+
+_FALCON = Dialect(
+    keys=_SIZES | {"ffn_hidden_size": "ffn_hidden_size"},
+    facts=_GPT,
+    derive=(_falcon,),
+    aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
+    tied_by_default=True,
+    mlp_is_4h=True,
+)
 
 OLDER: dict[str, Dialect] = {
     "gpt2": Dialect(
@@ -175,7 +185,7 @@ OLDER: dict[str, Dialect] = {
         keys={"num_layers": "n_layer", "hidden_size": "hidden_size", "num_heads": "n_head", "vocab_size": "vocab_size"},
         facts=_GPT | _BIASES | {"positions": Positions.ALIBI, "embedding_norm": True},
         aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-        unused=frozenset({"offset_alibi", "skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion"}),
+        unused=frozenset({"n_inner", "offset_alibi", "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion"}),
         tied_by_default=True,
         mlp_is_4h=True,
     ),
@@ -188,14 +198,9 @@ OLDER: dict[str, Dialect] = {
         tied_by_default=True,
         mlp_is_4h=True,
     ),
-    "falcon": Dialect(
-        keys=_SIZES | {"ffn_hidden_size": "ffn_hidden_size"},
-        facts=_GPT,
-        derive=(_falcon,),
-        aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
-        tied_by_default=True,
-        mlp_is_4h=True,
-    ),
+    "falcon": _FALCON,
+    "RefinedWeb": replace(_FALCON, facts=_GPT | {"num_norms_per_layer": 2}),
+    "RefinedWebModel": _FALCON,
     "phi": Dialect(
         keys=_LLAMA_LIKE | {"num_kv_heads": "num_key_value_heads", "qk_norm": "qk_layernorm"},
         facts=_GPT
@@ -206,6 +211,7 @@ OLDER: dict[str, Dialect] = {
         keys=_LLAMA_LIKE | {"qk_norm": "qk_layernorm"},
         facts=_GPT | _BIASES | {"qk_norm_has_bias": True},
         defaults={"qk_norm": True},
+        unused=frozenset({"num_key_value_heads"}),
     ),
     "dbrx": Dialect(
         keys={"num_layers": "n_layers", "hidden_size": "d_model", "num_heads": "n_heads", "vocab_size": "vocab_size"},

@@ -143,7 +143,7 @@ def between(keys: Keys, fields: Fields) -> Fields:
     step = keys.size("moe_layer_interval", 1) or 1
     first = keys.count("moe_layer_start_index", 1)
     ends_at = keys.raw("moe_layer_end_index")
-    last = num_layers - 1 if ends_at in {None, -1} else keys.count("moe_layer_end_index")
+    last = num_layers - 1 if ends_at in (None, -1) else keys.count("moe_layer_end_index")
     return _listed([n for n in range(first, min(last + 1, num_layers)) if (n + 1) % step == 0], num_layers)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.specs.hf_config.dialect import Dialect, read_fields
 from airflow_llmsched.specs.hf_config.dialects import DIALECTS
 from airflow_llmsched.specs.hf_config.keys import Keys
+from airflow_llmsched.specs.hf_config.multimodal import MULTIMODAL, take_apart
+from airflow_llmsched.specs.hf_config.native import NATIVE, is_native
 from airflow_llmsched.specs.problems import nearest
 from airflow_llmsched.specs.shapes import shape_problems
 
@@ -49,38 +52,35 @@ def read(path: Path) -> ModelShape:
 
 def to_shape(config: Mapping[str, Any], *, name: str, file: str) -> ModelShape:
     """Place every key of ``config``. Raises ``SpecError`` (see :func:`read`)."""
-    dialect = _dialect(config, file)
-    keys = Keys({dialect.aliases.get(key, key): value for key, value in config.items()}, file=file)
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in MULTIMODAL:
+        return _text_shape(config, name=name, file=file, path="")
+    parts = take_apart(config, MULTIMODAL[kind], file=file)
+    return replace(_text_shape(parts.text, name=name, file=file, path=parts.path), encoder=parts.encoder)
+
+
+def _text_shape(config: Mapping[str, Any], *, name: str, file: str, path: str) -> ModelShape:
+    dialect = _dialect(config, file, path)
+    keys = Keys({dialect.aliases.get(key, key): value for key, value in config.items()}, file=file, path=path)
     shape = ModelShape(name=name, **read_fields(keys, dialect))
-    _refuse_left_over(keys, file)
-    _refuse_contradictions(shape, dialect, file)
+    keys.require_all_placed()
+    for problem in shape_problems(shape, ()):
+        key = path + dialect.key_of(str(problem.path[-1]))
+        raise SpecError(path=key, value=problem.value, hint=problem.hint, file=file)
     return shape
 
 
-def _dialect(config: Mapping[str, Any], file: str) -> Dialect:
+def _dialect(config: Mapping[str, Any], file: str, path: str) -> Dialect:
     kind = config.get("model_type")
     if isinstance(kind, str) and kind in DIALECTS:
         return DIALECTS[kind]
-    near = nearest(kind, DIALECTS) if isinstance(kind, str) else None
+    if is_native(config):
+        return NATIVE
+    known = {*DIALECTS, *MULTIMODAL}
+    near = nearest(kind, known) if isinstance(kind, str) else None
     guess = f" (the nearest known is {near!r}, which is not the same)" if near else ""
-    hint = f"is an architecture not known here{guess}; known: {', '.join(sorted(DIALECTS))}. Give model.shape instead"
+    hint = f"is an architecture not known here{guess}; known: {', '.join(sorted(known))}. Give model.shape instead"
     structural = [key for key in Keys(config, file=file).left_over() if not isinstance(config[key], (dict, str))]
     if structural:
         hint += f". Keys that could not be placed: {', '.join(map(repr, structural))}"
-    raise SpecError(path="model_type", value=kind, hint=hint, file=file)
-
-
-def _refuse_left_over(keys: Keys, file: str) -> None:
-    unplaced = keys.left_over()
-    if unplaced:
-        hint = (
-            f"could not place {', '.join(map(repr, unplaced))}: take out what changes neither shape nor work, "
-            "or give model.shape instead"
-        )
-        raise SpecError(path=unplaced[0], hint=hint, file=file)
-
-
-def _refuse_contradictions(shape: ModelShape, dialect: Dialect, file: str) -> None:
-    for problem in shape_problems(shape, ()):
-        key = dialect.key_of(str(problem.path[-1]))
-        raise SpecError(path=key, value=problem.value, hint=problem.hint, file=file)
+    raise SpecError(path=path + "model_type", value=kind, hint=hint, file=file)

@@ -19,6 +19,7 @@ from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.specs import presets
 from airflow_llmsched.specs.hf_config import reader
 from airflow_llmsched.specs.hf_config.dialects import DIALECTS
+from airflow_llmsched.specs.hf_config.multimodal import MULTIMODAL
 from tests.support.specs import steady
 
 
@@ -45,6 +46,7 @@ QWEN3_30B = sizes(
 )  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
 
+GOLDEN = Path(__file__).parents[3] / "golden"
 TOTALS: dict[str, tuple[dict[str, Any], int]] = {
     "Llama-2-7b": (sizes("llama", 4096, 32, 32, 32, 11008, 32000), 6_738_415_616),
     "Llama-2-7b, an older copy": (sizes("llama", 4096, 32, 32, None, 11008, 32000), 6_738_415_616),
@@ -76,6 +78,13 @@ TOTALS: dict[str, tuple[dict[str, Any], int]] = {
 }  # fmt: skip
 
 
+PUBLIC: dict[str, dict[str, Any]] = {
+    row["model"]: row for row in json.loads((GOLDEN / "hf_public_models.json").read_text())
+}
+"""Models of huggingface.co, typed by their config.json. Totals are what transformers 5.24.0 stores for each on PyTorch's
+meta device (2026-11-30), tied tensors once; for the six that it does not build, what their weight files hold."""
+
+
 def shape_of(config: dict[str, Any]) -> ModelShape:
     return reader.to_shape(config, name="m", file="config.json")
 
@@ -91,6 +100,33 @@ def refusal(config: dict[str, Any]) -> SpecError:
 def test_a_public_config_has_exactly_the_published_parameters(name: str) -> None:
     config, total = TOTALS[name]
     assert count_parameters(shape_of(config)).total == total
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_model_has_exactly_the_parameters_that_its_files_store(name: str) -> None:
+    assert count_parameters(shape_of(PUBLIC[name]["config"])).total == PUBLIC[name]["num_parameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "billion"),
+    [
+        ("Qwen/Qwen1.5-MoE-A2.7B", 2.7),
+        ("deepseek-ai/DeepSeek-V2", 21.4),
+        ("moonshotai/Kimi-K2-Instruct", 32.9),
+        ("databricks/dbrx-base", 36.5),
+        ("meta-llama/Llama-4-Scout-17B-16E", 17.2),
+        ("Qwen/Qwen3-235B-A22B", 22.2),
+    ],
+)
+def test_active_parameters_of_public_mixtures_are_what_their_names_and_cards_say(name: str, billion: float) -> None:
+    assert round(count_parameters(shape_of(PUBLIC[name]["config"])).active / 1e9, 1) == billion
+
+
+def test_how_weights_are_quantised_changes_nothing() -> None:
+    config = PUBLIC["deepseek-ai/DeepSeek-V3"]["config"]
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    quantised = {**config, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    assert shape_of(plain) == shape_of(quantised)
 
 
 @pytest.mark.parametrize(
@@ -233,16 +269,25 @@ VALUES = (
     | st.floats()
     | st.text(max_size=4)
     | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=1)
 )
 
 
+BASES = [row["config"] for row in PUBLIC.values()] + [config for config, _ in TOTALS.values()]
+
+
 @steady
-@given(st.sampled_from(sorted(DIALECTS)), st.data())
-def test_a_mutated_config_is_read_or_refused_as_a_spec_error(kind: str, data: st.DataObject) -> None:
-    base = next((dict(config) for config, _ in TOTALS.values() if config["model_type"] == kind), {"model_type": kind})
+@given(st.sampled_from(BASES), st.data())
+def test_a_mutated_config_is_read_or_refused_as_a_spec_error(base: dict[str, Any], data: st.DataObject) -> None:
     changes = data.draw(st.dictionaries(st.sampled_from([*base, "extra"]), VALUES, max_size=3))
     try:
         shape = shape_of({**base, **changes})
     except SpecError:
         return
     assert count_parameters(shape).total > 0
+
+
+def test_public_models_are_of_most_architectures() -> None:
+    seen = {row["config"]["model_type"] for row in PUBLIC.values()}
+    assert set(MULTIMODAL) <= seen
+    assert len(seen & set(DIALECTS)) > 50

@@ -1,0 +1,44 @@
+"""Sizes of encoders by hand; whole public models are in ``test_multimodal``."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.specs.hf_config.encoders import TOWERS, block, linear
+from airflow_llmsched.specs.hf_config.keys import Keys
+
+
+def test_a_linear_layer_has_a_row_more_with_a_bias() -> None:
+    assert linear(3, 5, bias=False) == 15
+    assert linear(3, 5, bias=True) == 20
+
+
+def test_a_block_has_four_square_matrices_an_mlp_and_two_norms() -> None:
+    plain = block(4, 8, attention_bias=True, mlp_bias=True, gated=False, norm_has_bias=True)
+    assert plain == 4 * (16 + 4) + (32 + 8) + (32 + 4) + 2 * 8
+    gated = block(4, 8, attention_bias=False, mlp_bias=False, gated=True, norm_has_bias=False)
+    assert gated == 4 * 16 + 3 * 32 + 2 * 4
+
+
+def test_clip_vit_l_14_at_336_pixels_has_the_published_parameters() -> None:
+    """OpenAI's CLIP ViT-L/14@336px: 303.5M in its vision tower without the projection (304.3M with it)."""
+    keys = Keys(
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "image_size": 336, "patch_size": 14},
+        file="f",
+    )
+    layers, _, per_layer, other = TOWERS["clip_vision_model"].count(keys)
+    assert layers * per_layer + other == 303_507_456
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_an_encoder_needs_no_key_that_its_class_has_a_default_for(name: str) -> None:
+    tower = TOWERS[name]
+    layers, hidden, per_layer, other = tower.count(Keys(tower.defaults, file="f"))
+    assert min(layers, hidden, per_layer, other) > 0
+
+
+def test_an_encoder_names_what_it_cannot_read() -> None:
+    with pytest.raises(SpecError, match="supported_aspect_ratios"):
+        tower = TOWERS["mllama_vision_model"]
+        tower.count(Keys({**tower.defaults, "supported_aspect_ratios": 4}, file="f"))
