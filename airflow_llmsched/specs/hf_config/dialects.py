@@ -201,7 +201,9 @@ _DENSE: dict[str, Dialect] = {
             "use_parallel_block": (True,),
         },
         derive=(patterns.windows(patterns.every(4), default=4096),),
-        unused=frozenset({"order_of_interleaved_layers", "layer_switch", "use_parallel_embedding", "position_embedding_type"}),
+        unused=frozenset(
+            {"order_of_interleaved_layers", "layer_switch", "use_parallel_embedding", "position_embedding_type"}
+        ),
         tied_by_default=True,
     ),
     "nemotron": Dialect(keys=_LLAMA_KEYS, facts=_LAYER_NORM | {"gated_mlp": False}),

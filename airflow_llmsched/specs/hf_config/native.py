@@ -1,4 +1,4 @@
-"""``params.json`` as Mistral's and Meta's own code write it, without a ``model_type`` that says which architecture it is."""
+"""``params.json`` as Mistral's and Meta's own code write it, without a ``model_type`` that names an architecture."""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ def _single_key_head(keys: Keys, fields: Fields) -> Fields:
 
 
 def _falcon(keys: Keys, fields: Fields) -> Fields:
-    """Read one of Falcon's three decoders: the 40B's (grouped keys), the 7B's (one key head, one norm) and the RW's (two norms)."""
+    """Three decoders: the 40B's (grouped keys), the 7B's (one key head, one norm) and the RW's (two norms).
+
+    The first files of the 40B have a type of their own and no key for it.
+    """
     is_new = keys.flag("new_decoder_architecture", fields.get("num_norms_per_layer") == 2)
     is_parallel = keys.flag("parallel_attn", True)
     multi_query = keys.flag("multi_query", True)
@@ -185,7 +188,16 @@ OLDER: dict[str, Dialect] = {
         keys={"num_layers": "n_layer", "hidden_size": "hidden_size", "num_heads": "n_head", "vocab_size": "vocab_size"},
         facts=_GPT | _BIASES | {"positions": Positions.ALIBI, "embedding_norm": True},
         aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-        unused=frozenset({"n_inner", "offset_alibi", "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion"}),
+        unused=frozenset(
+            {
+                "n_inner",
+                "offset_alibi",
+                "bias_dropout_fusion",
+                "skip_bias_add",
+                "skip_bias_add_qkv",
+                "masked_softmax_fusion",
+            }
+        ),
         tied_by_default=True,
         mlp_is_4h=True,
     ),

@@ -39,6 +39,6 @@ def test_an_encoder_needs_no_key_that_its_class_has_a_default_for(name: str) -> 
 
 
 def test_an_encoder_names_what_it_cannot_read() -> None:
+    tower = TOWERS["mllama_vision_model"]
     with pytest.raises(SpecError, match="supported_aspect_ratios"):
-        tower = TOWERS["mllama_vision_model"]
         tower.count(Keys({**tower.defaults, "supported_aspect_ratios": 4}, file="f"))

@@ -19,10 +19,13 @@ def test_what_was_not_placed_is_left_over_unless_it_is_neutral() -> None:
     told = keys(a=1, b=2, rope_theta=1e4, _private=3, inner={"c": 4})
     told.size("a")
     inner = told.nested("inner")
-    assert told.left_over() == ["b"]
+    assert told.left_over() == ["b", "inner.c"]
     assert inner.left_over() == ["inner.c"]
+    with pytest.raises(SpecError, match=r"b: could not place 'b', 'inner.c'"):
+        told.require_all_placed()
     told.ignore("b")
-    assert told.left_over() == []
+    inner.ignore("c")
+    told.require_all_placed()
 
 
 def test_an_absent_key_takes_the_default_and_null_is_nothing() -> None:

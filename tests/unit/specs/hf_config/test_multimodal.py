@@ -41,8 +41,9 @@ def test_a_nested_text_leaves_out_what_its_class_says() -> None:
 
 
 def test_the_text_may_be_beside_the_vision_of_qwens_first_files() -> None:
-    inline = {"model_type": "qwen2_vl", **{key: value for key, value in LLAMA.items() if key != "model_type"},
-              "tie_word_embeddings": True, "vision_config": {"depth": 2, "embed_dim": 64, "hidden_size": 32}}  # fmt: skip
+    vision = {"depth": 2, "embed_dim": 64, "hidden_size": 32}
+    text = {**LLAMA, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    inline = {**text, "model_type": "qwen2_vl", "vision_config": vision}
     shape = shape_of(inline)
     assert (shape.hidden_size, shape.attention_qkv_bias, shape.tied_embeddings) == (32, True, True)
     with pytest.raises(SpecError, match="'kv_lora_rank'"):

@@ -24,6 +24,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
          "post_layer_norm": True},
         6_243_584_000,
     ),
+    "falcon-7b, its first file": (
+        {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_layer": 32, "n_head": 71, "vocab_size": 65024,
+         "multi_query": True, "parallel_attn": True, "bias": False, "alibi": False},
+        6_921_720_704,
+    ),
+    "falcon-40b, its first file": (
+        {"model_type": "RefinedWeb", "hidden_size": 8192, "n_layer": 60, "n_head": 128, "n_head_kv": 8,
+         "vocab_size": 65024, "parallel_attn": True, "bias": False, "alibi": False},
+        41_303_293_952,
+    ),
 }  # fmt: skip
 
 
@@ -31,6 +41,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 def test_a_model_with_code_of_its_own_has_exactly_the_published_parameters(name: str) -> None:
     config, total = PUBLISHED[name]
     assert count_parameters(reader.to_shape(config, name=name, file="f")).total == total
+
+
+def test_the_first_internlm_is_a_llama_with_four_biases_in_attention() -> None:
+    llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+             "intermediate_size": 11008, "vocab_size": 103168}  # fmt: skip
+    plain, biased = (
+        count_parameters(reader.to_shape({**llama, "model_type": kind}, name="m", file="f")).total
+        for kind in ("llama", "internlm")
+    )
+    assert biased - plain == 32 * 4 * 4096
 
 
 def falcon(**more: Any) -> dict[str, Any]:

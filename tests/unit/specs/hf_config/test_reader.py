@@ -81,8 +81,8 @@ TOTALS: dict[str, tuple[dict[str, Any], int]] = {
 PUBLIC: dict[str, dict[str, Any]] = {
     row["model"]: row for row in json.loads((GOLDEN / "hf_public_models.json").read_text())
 }
-"""Models of huggingface.co, typed by their config.json. Totals are what transformers 5.24.0 stores for each on PyTorch's
-meta device (2026-11-30), tied tensors once; for the six that it does not build, what their weight files hold."""
+"""Models of huggingface.co, typed by their config.json. Totals are what transformers 5.24.0 stores for each on
+PyTorch's meta device (2026-11-30), tied tensors once; for the six that it does not build, what their files hold."""
 
 
 def shape_of(config: dict[str, Any]) -> ModelShape:
