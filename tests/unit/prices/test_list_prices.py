@@ -64,6 +64,12 @@ def test_the_two_tables_of_list_prices_agree_where_both_have_one(offers: tuple[O
         assert offer.usd_per_hour == pytest.approx(node_shapes()[offer.pool.shape].usd_per_hour)
 
 
+def test_every_listed_shape_is_one_that_plans_can_be_made_for() -> None:
+    for row in rows():
+        assert row.pool.shape in node_shapes(), row.pool.shape
+        assert row.num_accelerators == node_shapes()[row.pool.shape].num_accelerators, row.pool.shape
+
+
 def test_hosts_and_accelerators_are_listed_apart_and_in_pairs() -> None:
     parts: dict[tuple[str, str], set[str]] = {}
     for row in rows():
