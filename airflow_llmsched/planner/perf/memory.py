@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,11 +15,11 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.planner.factored import Factor, factor
 from airflow_llmsched.planner.layout_table import IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.memory_activations import LAYER_COLUMNS, stage_activation_terms
+from airflow_llmsched.planner.perf.memory_activations import LAYER_COLUMNS, StageActivations
 from airflow_llmsched.planner.perf.memory_states import STATE_COLUMNS, state_terms
 from airflow_llmsched.planner.perf.stages import StageLayers, telling_stages
 
-ACTIVATION_COLUMNS = (*LAYER_COLUMNS, "pp_C", "vp_C", "num_micro_batches_C")
+ACTIVATION_COLUMNS = (*LAYER_COLUMNS, "pp_C", "vp_C", "num_micro_batches_C", "offload_C")
 """What the activations of a stage depend on."""
 
 FRAGMENTED_RATIO = 0.02
@@ -58,7 +59,7 @@ def memory_terms(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int
 
 def memory_peak(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int = 0) -> MemoryPeak:
     """Return :func:`memory_terms` with the stage that they belong to."""
-    halves = [_Half.of(job, table, columns, terms) for columns, terms in _HALVES]
+    halves = [_Half.of(job, table, columns, terms_of) for columns, terms_of in _HALVES]
     totals_SC = sum(half.factor.spread(half.totals_SU) for half in halves)
     worst_C = np.argmax(totals_SC, axis=0)
     terms: dict[str, IntArray] = {}
@@ -81,10 +82,8 @@ def memory_breakdown(job: TransformerJob, layout: ParallelLayout, *, reserved_by
 
 def stage_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> dict[str, IntArray]:
     """Return bytes by term for a rank of one given stage, without the runtime's."""
-    states, activations = (
-        _with_allocator(job, state_terms(job, table, stage)),
-        _with_allocator(job, stage_activation_terms(job, table, stage)),
-    )
+    states = _with_allocator(job, state_terms(job, table, stage))
+    activations = _with_allocator(job, StageActivations.of(job, table).terms(stage))
     return states | activations | {"allocator": states["allocator"] + activations["allocator"]}
 
 
@@ -102,11 +101,11 @@ def allocator_settings(job: TransformerJob) -> str:
     return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" if job.software.expandable_segments else ""
 
 
-_Terms = Callable[[TransformerJob, LayoutTable, StageLayers], dict[str, IntArray]]
+_TermsOf = Callable[[TransformerJob, LayoutTable], Callable[[StageLayers], dict[str, IntArray]]]
 
-_HALVES: Sequence[tuple[Sequence[str], _Terms]] = (
-    (STATE_COLUMNS, state_terms),
-    (ACTIVATION_COLUMNS, stage_activation_terms),
+_HALVES: Sequence[tuple[Sequence[str], _TermsOf]] = (
+    (STATE_COLUMNS, lambda job, table: partial(state_terms, job, table)),
+    (ACTIVATION_COLUMNS, lambda job, table: StageActivations.of(job, table).terms),
 )
 """States and activations share few columns, so each is computed for far fewer combinations than both together."""
 
@@ -121,21 +120,21 @@ class _Half:
     totals_SU: IntArray
 
     @classmethod
-    def of(cls, job: TransformerJob, table: LayoutTable, columns: Sequence[str], terms: _Terms) -> _Half:
+    def of(cls, job: TransformerJob, table: LayoutTable, columns: Sequence[str], terms_of: _TermsOf) -> _Half:
         found = factor(table, columns)
-        stages = list(telling_stages(job.model, found.table))
-        terms_S = [_with_allocator(job, terms(job, found.table, stage)) for stage in stages]
+        stages, terms = list(telling_stages(job.model, found.table)), terms_of(job, found.table)
+        terms_S = [_with_allocator(job, terms(stage)) for stage in stages]
         totals_SU = np.array([np.sum(list(each.values()), axis=0) for each in terms_S])
         return cls(factor=found, stages=stages, terms_S=terms_S, totals_SU=totals_SU)
 
     def at(self, stage_C: IntArray) -> dict[str, IntArray]:
-        return {
-            name: np.array([terms[name] for terms in self.terms_S])[stage_C, self.factor.index_C]
-            for name in self.terms_S[0]
-        }
+        return {name: self._pick([terms[name] for terms in self.terms_S], stage_C) for name in self.terms_S[0]}
 
     def stage_at(self, stage_C: IntArray) -> IntArray:
-        return np.array([stage.stage_C for stage in self.stages])[stage_C, self.factor.index_C]
+        return self._pick([stage.stage_C for stage in self.stages], stage_C)
+
+    def _pick(self, values_S: Sequence[IntArray], stage_C: IntArray) -> IntArray:
+        return np.take(np.concatenate(values_S), stage_C * len(self.factor.table) + self.factor.index_C)
 
 
 def _with_allocator(job: TransformerJob, terms: dict[str, IntArray]) -> dict[str, IntArray]:

@@ -7,13 +7,14 @@ with dropout and scores they come to s b h (10 + 24 / t + 5 a s / (h t)) for a G
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute, RecomputeModule
+from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import (
     MODULE_BIT,
     OFFLOAD_ORDER,
@@ -34,7 +35,7 @@ SELECTIVE, FULL, MODULES = (
 )
 
 LAYER_COLUMNS = (
-    "tp_C", "cp_C", "ep_C", "etp_C", "micro_batch_C", "recompute_C", "sequence_parallel_C", "modules_C", "offload_C",
+    "tp_C", "cp_C", "ep_C", "etp_C", "micro_batch_C", "recompute_C", "sequence_parallel_C", "modules_C",
 )  # fmt: skip
 """What the bytes of one layer depend on."""
 
@@ -117,45 +118,74 @@ def gradient_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> 
     return np.asarray(inside_C + num_hidden_C * e * job.model.hidden_size * widths.tokens_C)
 
 
-def stage_activation_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> dict[str, IntArray]:
-    """Return bytes by term for one stage.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageActivations:
+    """Activations of any stage, what depends on the layer alone computed once for each combination of its columns."""
 
-    ``activations`` are there throughout. The rest is what comes on top at the worst moment: while the loss is computed
-    (``logits``, on the last stage) or while the largest layer goes backward (``recomputed_layer`` and
-    ``activation_gradients``); the other's terms are zero.
-    """
-    kinds = distinct_kinds(job.model)
-    kept_KC = np.array([kept_bytes(job, table, kind) for kind in kinds])
-    again_KC = np.array([recomputed_bytes(job, table, kind) for kind in kinds])
-    gradient_KC = np.array([gradient_bytes(job, table, kind) for kind in kinds])
-    num_KC = layers_with_ahead(job.model, stage)
-    has_KC = num_KC > 0
-    masks_C = np.where(stage.is_first_C, embedding_mask_bytes(job, table), 0.0)
-    stage_C = (num_KC * kept_KC).sum(axis=0) + masks_C
-    kept_C = num_in_flight_C(table, stage.stage_C) * stage_C
-    transit_C = NUM_LAYERS_IN_TRANSIT * np.where(has_KC, kept_KC, 0.0).max(axis=0) + masks_C
-    kept_C = np.where(table.offload_C == _ACTIVATIONS_AWAY, np.minimum(transit_C, kept_C), kept_C)
-    worst_C = np.argmax(np.where(has_KC, again_KC + gradient_KC, -1.0), axis=0)[None]
-    again_C = np.take_along_axis(again_KC, worst_C, axis=0)[0]
-    gradient_C = np.take_along_axis(gradient_KC, worst_C, axis=0)[0]
-    loss_C = np.where(stage.is_last_C, loss_bytes(job, table), 0.0)
-    is_loss_C = loss_C > again_C + gradient_C
-    terms = {
-        "activations": kept_C,
-        "logits": np.where(is_loss_C, loss_C, 0.0),
-        "recomputed_layer": np.where(is_loss_C, 0.0, again_C),
-        "activation_gradients": np.where(is_loss_C, 0.0, gradient_C),
-    }
-    return {name: np.ceil(num_bytes_C).astype(np.int64) for name, num_bytes_C in terms.items()}
+    job: TransformerJob
+    table: LayoutTable
+    kept_KC: FloatArray
+    again_KC: FloatArray
+    gradient_KC: FloatArray
+    loss_C: FloatArray
+    masks_C: FloatArray
 
+    @classmethod
+    def of(cls, job: TransformerJob, table: LayoutTable) -> StageActivations:
+        """Compute what one layer of each kind, the loss and the embedding need."""
+        found = factor(table, LAYER_COLUMNS)
+        kinds = distinct_kinds(job.model)
 
-def offloaded_activation_bytes(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> IntArray:
-    """Return what a stage keeps of all its micro-batches in flight where activations are offloaded, else 0."""
-    kinds = distinct_kinds(job.model)
-    kept_KC = np.array([kept_bytes(job, table, kind) for kind in kinds])
-    stage_C = (layers_with_ahead(job.model, stage) * kept_KC).sum(axis=0)
-    is_away_C = table.offload_C == _ACTIVATIONS_AWAY
-    return np.ceil(np.where(is_away_C, num_in_flight_C(table, stage.stage_C) * stage_C, 0.0)).astype(np.int64)
+        def spread(bytes_of: Callable[[TransformerJob, LayoutTable, LayerKind], FloatArray]) -> FloatArray:
+            return found.spread(np.array([bytes_of(job, found.table, kind) for kind in kinds]))
+
+        return cls(
+            job=job,
+            table=table,
+            kept_KC=spread(kept_bytes),
+            again_KC=spread(recomputed_bytes),
+            gradient_KC=spread(gradient_bytes),
+            loss_C=found.spread(loss_bytes(job, found.table)),
+            masks_C=found.spread(embedding_mask_bytes(job, found.table)),
+        )
+
+    def terms(self, stage: StageLayers) -> dict[str, IntArray]:
+        """Return bytes by term for one stage.
+
+        ``activations`` are there throughout. The rest is what comes on top at the worst moment: while the loss is
+        computed (``logits``, on the last stage) or while the largest layer goes backward (``recomputed_layer`` and
+        ``activation_gradients``); the other's terms are zero.
+        """
+        has_KC = layers_with_ahead(self.job.model, stage) > 0
+        kept_C = self._kept_C(stage)
+        is_away_C = self.table.offload_C == _ACTIVATIONS_AWAY
+        if is_away_C.any():
+            in_transit_C = NUM_LAYERS_IN_TRANSIT * np.where(has_KC, self.kept_KC, 0.0).max(axis=0)
+            kept_C = np.where(is_away_C, np.minimum(in_transit_C, kept_C), kept_C)
+        backward_KC = np.where(has_KC, self.again_KC + self.gradient_KC, -1.0)
+        worst_C = np.argmax(backward_KC, axis=0)[None]
+        again_C, gradient_C = (
+            np.take_along_axis(each_KC, worst_C, axis=0)[0] for each_KC in (self.again_KC, self.gradient_KC)
+        )
+        loss_C = np.where(stage.is_last_C, self.loss_C, 0.0)
+        is_loss_C = loss_C > again_C + gradient_C
+        terms = {
+            "activations": kept_C,
+            "logits": np.where(is_loss_C, loss_C, 0.0),
+            "recomputed_layer": np.where(is_loss_C, 0.0, again_C),
+            "activation_gradients": np.where(is_loss_C, 0.0, gradient_C),
+        }
+        return {name: np.ceil(num_bytes_C).astype(np.int64) for name, num_bytes_C in terms.items()}
+
+    def offloaded_C(self, stage: StageLayers) -> IntArray:
+        """Return what a stage keeps of all its micro-batches in flight where activations are offloaded, else 0."""
+        is_away_C = self.table.offload_C == _ACTIVATIONS_AWAY
+        return np.ceil(np.where(is_away_C, self._kept_C(stage), 0.0)).astype(np.int64)
+
+    def _kept_C(self, stage: StageLayers) -> FloatArray:
+        masks_C = np.where(stage.is_first_C, self.masks_C, 0.0)
+        stage_C = (layers_with_ahead(self.job.model, stage) * self.kept_KC).sum(axis=0) + masks_C
+        return np.asarray(num_in_flight_C(self.table, stage.stage_C) * stage_C)
 
 
 def embedding_mask_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
