@@ -16,8 +16,9 @@ from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import memory_terms
-from airflow_llmsched.planner.perf.step import ERROR_RATIO, Machine, model_flop_per_step, peak_flop_per_s, step_terms
+from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,7 +14,10 @@ from airflow_llmsched.planner.neighbours import Neighbour, term_changes_s
 from airflow_llmsched.units import GIB
 
 STEP_TERMS = {
-    "compute": "matrix products and the memory traffic between them",
+    "matmul": "matrix products",
+    "attention": "attention",
+    "elementwise": "what memory bounds between matrix products",
+    "launch": "waiting for the host to launch kernels",
     "recompute": "computing activations again",
     "tensor_parallel": "tensor-parallel collectives",
     "context_parallel": "passing keys and values around",

@@ -22,7 +22,7 @@ from airflow_llmsched.planner.evaluate import Evaluation, evaluate
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.placement.wishes import num_split_groups
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots

@@ -1,50 +1,128 @@
-"""Time of collectives by the alpha-beta model on rings. Pure; works on numbers and on arrays alike.
+"""Time of collectives by the alpha-beta model, over two levels of links. Pure; works on arrays. Axis: C = candidate.
 
-``num_bytes`` is the size of the whole (gathered) buffer. Thakur, Rabenseifner and Gropp (2005), sections 3 and 4;
-NVIDIA nccl-tests, PERFORMANCE.md, for the factors. A group of one costs nothing.
+``num_bytes`` is the size of the whole (gathered) buffer, for an all-to-all what one rank sends. A group of one costs
+nothing. Sources: Thakur, Rabenseifner and Gropp (2005), sections 3 and 4, for rings; Sanders, Speck and Träff (2009)
+for double trees; NVIDIA nccl-tests, PERFORMANCE.md, for factors; Klenk et al. (2020) and Graham et al. (2016) for
+reduction in the switches of a node (NVLS) and of a network (SHARP).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_llmsched.planner.layout_table import FloatArray
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 
-Number = float | int | npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Number = float | npt.NDArray[Any]
+
+TREE_RATIO = 0.9
+"""Rate of a double tree as share of a ring's: inner ranks of one tree are leaves of the other, but never quite."""
+
+NUM_CHANNELS = 8
+"""Messages that a rank has under way at once in an all-to-all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Link:
-    """What a group's data goes over: the one-way rate at which it moves past one rank, and the cost of one hop."""
+    """The one-way rate at which one rank's data moves over it, and the cost of one hop."""
 
     bytes_per_s: Number
     latency_s: Number
+    reduces: bool = False
 
 
-def ring_all_gather_s(*, num_bytes: Number, group_size: Number, link: Link) -> FloatArray:
-    """(n - 1) hops, each with 1/n of the buffer."""
-    n = np.asarray(group_size, dtype=np.float64)
-    return np.asarray((n - 1) * link.latency_s + (n - 1) / n * np.asarray(num_bytes) / link.bytes_per_s)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Span:
+    """Where a group's members are: ``members_C`` of ``size_C`` in the domain that has fewest, over ``domains_C``.
+
+    Inside a domain (a node, or a rack that is one NVLink domain) data goes over ``inner``, between domains over
+    ``outer``, of which each member has its own.
+    """
+
+    size_C: IntArray
+    members_C: IntArray
+    domains_C: IntArray
+    inner: Link
+    outer: Link
+
+    @property
+    def farthest(self) -> Link:
+        """The link that a message to the farthest member goes over."""
+        leaves_C = self.domains_C > 1
+        return Link(
+            bytes_per_s=np.where(leaves_C, self.outer.bytes_per_s, self.inner.bytes_per_s),
+            latency_s=np.where(leaves_C, self.outer.latency_s, self.inner.latency_s),
+        )
 
 
-def ring_reduce_scatter_s(*, num_bytes: Number, group_size: Number, link: Link) -> FloatArray:
+def all_gather_s(*, num_bytes: Number, span: Span) -> FloatArray:
+    """A ring: n - 1 hops, each with 1/n of the buffer. Where it leaves domains, all members' outer links share that."""
+    return _ring_hops_s(span) + _transfer_s(span, num_bytes, num_bytes)
+
+
+def reduce_scatter_s(*, num_bytes: Number, span: Span) -> FloatArray:
     """The mirror image of an all-gather, and as long."""
-    return ring_all_gather_s(num_bytes=num_bytes, group_size=group_size, link=link)
+    return all_gather_s(num_bytes=num_bytes, span=span)
 
 
-def ring_all_reduce_s(*, num_bytes: Number, group_size: Number, link: Link) -> FloatArray:
-    """A reduce-scatter and an all-gather: 2 (n - 1) hops."""
-    return 2 * ring_all_gather_s(num_bytes=num_bytes, group_size=group_size, link=link)
+def all_reduce_s(*, num_bytes: Number, span: Span) -> FloatArray:
+    """The best of a ring, a double tree and switches that add up, as a library chooses by size.
+
+    Ring: a reduce-scatter and an all-gather. Tree: up and down, logarithmic in domains. In a domain whose switches
+    reduce, each rank sends its buffer once, reads 1/m of the sum and has it multicast; between domains, switches that
+    reduce take the buffer once instead of twice.
+    """
+    whole = np.asarray(num_bytes, dtype=np.float64)
+    alone_C = span.size_C <= 1
+    ring_s = 2 * all_gather_s(num_bytes=whole, span=span)
+    hops_s = 2 * (
+        (span.members_C - 1) * np.asarray(span.inner.latency_s)
+        + np.ceil(np.log2(span.domains_C)) * np.asarray(span.outer.latency_s)
+    )
+    tree_s = hops_s + 2 * _transfer_s(span, whole, whole) / TREE_RATIO
+    best_s = np.minimum(ring_s, tree_s)
+    if span.inner.reduces or span.outer.reduces:
+        share_C = (1 + 1 / span.members_C) / (2 * (span.size_C - 1) / np.maximum(span.size_C, 1) + 1e-12)
+        inner_bytes = whole * np.where(span.members_C > 2, np.minimum(share_C, 1), 1) if span.inner.reduces else whole
+        outer_bytes = whole / 2 if span.outer.reduces else whole
+        few_hops_s = 2 * np.asarray(span.inner.latency_s) + np.where(
+            span.domains_C > 1, 2 * np.ceil(np.log2(span.domains_C)) * np.asarray(span.outer.latency_s), 0.0
+        )
+        best_s = np.minimum(best_s, few_hops_s + 2 * _transfer_s(span, inner_bytes, outer_bytes))
+    return np.where(alone_C, 0.0, best_s)
 
 
-def all_to_all_s(*, num_bytes: Number, group_size: Number, link: Link) -> FloatArray:
-    """Every rank sends 1/n of its ``num_bytes`` to every other, pair by pair: as long as an all-gather of as many."""
-    return ring_all_gather_s(num_bytes=num_bytes, group_size=group_size, link=link)
+def all_to_all_s(*, num_bytes: Number, span: Span) -> FloatArray:
+    """Every rank sends 1/n of its bytes to every other, over inner links and its own outer one at once.
+
+    Several messages are under way at a time.
+    """
+    n, m = span.size_C.astype(np.float64), span.members_C
+    whole = np.asarray(num_bytes, dtype=np.float64)
+    inside_s = (m - 1) / n * whole / np.asarray(span.inner.bytes_per_s)
+    outside_s = (n - m) / n * whole / np.asarray(span.outer.bytes_per_s)
+    hops_s = np.where(n > 1, np.ceil((n - 1) / NUM_CHANNELS), 0.0) * np.asarray(span.farthest.latency_s)
+    return np.asarray(hops_s + np.maximum(inside_s, outside_s))
 
 
 def point_to_point_s(*, num_bytes: Number, link: Link) -> FloatArray:
     """One message."""
     return np.asarray(link.latency_s + np.asarray(num_bytes) / link.bytes_per_s)
+
+
+def _ring_hops_s(span: Span) -> FloatArray:
+    return np.asarray(
+        (span.size_C - span.domains_C) * np.asarray(span.inner.latency_s)
+        + (span.domains_C - 1) * np.asarray(span.outer.latency_s)
+    )
+
+
+def _transfer_s(span: Span, inner_bytes: Number, outer_bytes: Number) -> FloatArray:
+    """One way around: the slower of what passes each inner link and what passes the outer links of a domain."""
+    n, m, d = span.size_C.astype(np.float64), span.members_C, span.domains_C
+    inner_s = np.where(m > 1, (n - 1) / n * np.asarray(inner_bytes) / np.asarray(span.inner.bytes_per_s), 0.0)
+    outer_s = (d - 1) / d * np.asarray(outer_bytes) / (m * np.asarray(span.outer.bytes_per_s))
+    return np.asarray(np.maximum(inner_s, outer_s))

@@ -10,14 +10,13 @@ import numpy as np
 from airflow_llmsched.domain.workload import TrafficDemand, WorkloadSpec
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import (
-    Link,
+    all_gather_s,
+    all_reduce_s,
     all_to_all_s,
     point_to_point_s,
-    ring_all_gather_s,
-    ring_all_reduce_s,
-    ring_reduce_scatter_s,
+    reduce_scatter_s,
 )
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 
 ACCELERATOR_TIER = "hbm"
 
@@ -47,23 +46,17 @@ def demand_step_terms(workload: WorkloadSpec, table: LayoutTable, machine: Machi
 def _traffic_s(demand: TrafficDemand, table: LayoutTable, machine: Machine) -> FloatArray:
     size_C = np.minimum(demand.group_size, table.world_size_C)
     if demand.peer_group is not None:
-        shape = machine.shape
-        network = Link(
-            bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * shape.achievable_bandwidth_ratio,
-            latency_s=shape.inter_node_latency_s,
-        )
-        return np.broadcast_to(point_to_point_s(num_bytes=demand.bytes_per_step, link=network), (len(table),))
-    link = machine.link(stride_C=np.ones_like(size_C), size_C=size_C)
+        return np.broadcast_to(point_to_point_s(num_bytes=demand.bytes_per_step, link=machine.outer), (len(table),))
+    span = machine.span(stride_C=np.ones_like(size_C), size_C=size_C)
     if demand.collective in _COLLECTIVES:
-        return _COLLECTIVES[demand.collective](num_bytes=demand.bytes_per_step, group_size=size_C, link=link)
-    alone_C = size_C == 1
-    return np.where(alone_C, 0.0, point_to_point_s(num_bytes=demand.bytes_per_step, link=link))
+        return _COLLECTIVES[demand.collective](num_bytes=demand.bytes_per_step, span=span)
+    return np.where(size_C == 1, 0.0, point_to_point_s(num_bytes=demand.bytes_per_step, link=span.farthest))
 
 
 _COLLECTIVES = {
-    "all_reduce": ring_all_reduce_s,
-    "all_gather": ring_all_gather_s,
-    "reduce_scatter": ring_reduce_scatter_s,
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
     "all_to_all": all_to_all_s,
 }
 """Known collectives; any other word is priced as one message to a neighbour."""

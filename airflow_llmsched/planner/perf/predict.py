@@ -11,8 +11,9 @@ import numpy as np
 
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.measured import MeasuredStep
-from airflow_llmsched.planner.perf.step import Machine, model_flop_per_step, step_terms
+from airflow_llmsched.planner.perf.step import model_flop_per_step, step_terms
 
 
 class MeasuredSteps:

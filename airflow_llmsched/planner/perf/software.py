@@ -23,7 +23,10 @@ class Software:
 
     Attributes:
         fused_attention: attention never writes its scores to memory (Dao et al. 2022).
+        softmax_heads_multiple: without fused attention, the kernel that joins mask and softmax serves only numbers of
+            heads (of all sequences on a rank) that this divides; others take plain operators.
         fused_elementwise: a compiler or hand-written kernels join norms, activations and residual additions.
+        fused_accumulation: weight gradients of micro-batches are added up in the products' own kernels.
         recorded_launches: kernels start from recorded graphs, so that launching costs next to nothing.
         overlaps_data_parallel: gradients are reduced, and sharded weights gathered, beside computation.
         overlaps_tensor_parallel: tensor-parallel collectives run in pieces beside the products that they feed.
@@ -41,7 +44,9 @@ class Software:
     """
 
     fused_attention: bool = True
+    softmax_heads_multiple: int = 1
     fused_elementwise: bool = False
+    fused_accumulation: bool = False
     recorded_launches: bool = False
     overlaps_data_parallel: bool = True
     overlaps_tensor_parallel: bool = False

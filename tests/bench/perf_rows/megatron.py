@@ -14,10 +14,10 @@ from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import Software
+from airflow_llmsched.planner.perf.software import LossKernel, Software
 from tests.bench.perf_rows.reading import ADAM, MEGATRON_BF16, LeftOutError, Setup, passes, split
 
-TUNED = Software(fused_elementwise=True, overlaps_tensor_parallel=True)
+TUNED = Software(fused_elementwise=True, fused_accumulation=True, loss=LossKernel.FUSED, overlaps_tensor_parallel=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

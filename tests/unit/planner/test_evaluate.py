@@ -10,7 +10,8 @@ from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
 from airflow_llmsched.planner.evaluate import Evaluation, evaluate
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.step import ERROR_RATIO, Machine, model_flop_per_step
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step
 from tests.support.fleets import job, workload
 
 H100 = node_shape("p5.48xlarge")

@@ -19,7 +19,7 @@ from tests.support.models import LLAMA2_70B
 
 
 def plan(layout: ParallelLayout, *, step_s: float, memory_bytes: int = 2**30, usd_per_hour: float = 3600.0) -> Plan:
-    breakdown = {"compute": step_s * 0.75, "tensor_parallel": step_s * 0.25} if step_s else {}
+    breakdown = {"matmul": step_s * 0.75, "tensor_parallel": step_s * 0.25} if step_s else {}
     return Plan(
         layout=layout,
         placement=Placement(slots=(RankSlot(rank=0, node=NodeId("n"), slot=0, local_rank=0),)),
@@ -54,7 +54,7 @@ def test_each_degree_is_put_into_words() -> None:
 
 def test_what_binds_comes_first_with_its_share_and_the_band_is_stated() -> None:
     words = explain(PlanSearch(plans=(plan(WIDE, step_s=2.0),)))
-    assert f"What binds it: {STEP_TERMS['compute']} 75%; then {STEP_TERMS['tensor_parallel']} 25%." in words
+    assert f"What binds it: {STEP_TERMS['matmul']} 75%; then {STEP_TERMS['tensor_parallel']} 25%." in words
     assert "2 s, or 1 to 3" in words
 
 
@@ -88,7 +88,7 @@ def test_a_choice_is_explained_by_what_its_neighbours_cost_or_break() -> None:
     )  # fmt: skip
     words = explain(PlanSearch(plans=(best,)), around)
     assert "Tensor parallelism (tp) stays at 2. At 4 (dp=4): tp does not fit into a node. At 1 (dp=16) a step" in words
-    assert f"takes 50% longer, with 2.0 GiB more a rank: {STEP_TERMS['compute']} +0.75 s" in words
+    assert f"takes 50% longer, with 2.0 GiB more a rank: {STEP_TERMS['matmul']} +0.75 s" in words
     assert "The micro-batch stays at 1. At 2 a rank needs 1.5 GiB more than it may use." in words
     assert "Recomputation stays at none. At full a step takes as long, with 3.0 GiB less a rank." in words
 
@@ -104,7 +104,7 @@ def test_a_neighbour_that_is_a_plan_is_named_by_its_number_and_a_faster_one_is_n
 def test_the_next_plan_is_compared_by_the_terms_that_make_the_difference() -> None:
     best = plan(ParallelLayout(dp=8), step_s=2.0)
     after = plan(ParallelLayout(dp=4), step_s=4.0)
-    slower = {"compute": 1.5, "tensor_parallel": 2.45, "optimizer": 0.05}
+    slower = {"matmul": 1.5, "tensor_parallel": 2.45, "optimizer": 0.05}
     after = replace(after, prediction=replace(after.prediction, step_breakdown_s=slower))
     words = explain(PlanSearch(plans=(best, after)))
     assert "The next by the objective is dp=4 zero=0 micro=1x1 on 4 ranks: a step takes 100% longer" in words

@@ -8,14 +8,14 @@ from airflow_llmsched.domain.workload import MemoryDemand, TrafficDemand
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.units import GIB
 from tests.support.fleets import workload
 
-SHAPE = node_shape("p5.48xlarge")
+SHAPE = node_shape("p4de.24xlarge")
 TABLE = LayoutTable.of([ParallelLayout(dp=16)])
 MACHINE = Machine(shape=SHAPE, ranks_per_node_C=np.array([8]))
-NETWORK = SHAPE.inter_node_bandwidth_bytes_per_s * SHAPE.achievable_bandwidth_ratio
+NETWORK = MACHINE.outer.bytes_per_s
 
 
 def seconds(**demand: object) -> float:
@@ -33,16 +33,15 @@ def test_only_bytes_in_the_accelerators_memory_count_against_it() -> None:
 
 
 def test_an_all_reduce_over_two_nodes_uses_all_cards_of_a_node() -> None:
-    expected = 2 * 15 * SHAPE.inter_node_latency_s + 2 * 15 / 16 * 10**9 / min(
-        8 * NETWORK, SHAPE.intra_node_bandwidth_bytes_per_s * SHAPE.achievable_bandwidth_ratio
-    )
-    assert seconds() == pytest.approx(expected)
+    hops_s = 2 * (14 * MACHINE.inner.latency_s + MACHINE.outer.latency_s)
+    crossing_s = 2 * max(10**9 / 2 / (8 * NETWORK), 15 / 16 * 10**9 / MACHINE.inner.bytes_per_s)
+    assert seconds() == pytest.approx(hops_s + crossing_s)
 
 
 def test_each_collective_has_its_own_cost() -> None:
     assert seconds(collective="all_gather") == pytest.approx(seconds() / 2)
     assert seconds(collective="reduce_scatter") == seconds(collective="all_gather")
-    assert seconds(collective="send") < seconds(collective="all_gather")
+    assert seconds(collective="send") == pytest.approx(MACHINE.outer.latency_s + 10**9 / NETWORK)
 
 
 def test_a_group_of_one_moves_nothing() -> None:

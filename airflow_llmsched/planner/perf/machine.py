@@ -1,0 +1,84 @@
+"""Where candidates run, and so which links a group of their ranks spans. Pure. Axis: C = candidate layout.
+
+Ranks are numbered with tensor parallelism fastest, then context, data (with experts inside) and pipeline parallelism,
+and fill nodes in order, as in Megatron-LM: so a group's stride and size say which links it crosses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_llmsched.domain.hardware import NodeShape
+from airflow_llmsched.planner.layout_table import IntArray
+from airflow_llmsched.planner.perf.collectives import Link, Span
+from airflow_llmsched.planner.perf.rates import Rates, rates_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Machine:
+    """A flat machine: one node shape, and how many consecutive ranks share a node.
+
+    ``ranks_per_node_C`` is the smallest such number of a placement: the node with fewest ranks has fewest links.
+    ``rates`` are what the accelerator and its links reach; None: what is known of its kind.
+    """
+
+    shape: NodeShape
+    ranks_per_node_C: IntArray
+    rates: Rates | None = None
+
+    @property
+    def reached(self) -> Rates:
+        """Rates to reckon with."""
+        return rates_of(self.shape.accelerator) if self.rates is None else self.rates
+
+    @property
+    def domain_ranks_C(self) -> IntArray:
+        """Consecutive ranks that the fastest links join: those of a node, or of a rack that is one NVLink domain.
+
+        Of a rack a power of two is used: groups of ranks are such, and would straddle racks of 72 otherwise.
+        """
+        island = self.shape.island
+        if island is None or (island.num_accelerators or 0) <= self.shape.num_accelerators:
+            return self.ranks_per_node_C
+        whole = 1 << (island.num_accelerators or 1).bit_length() - 1
+        return np.where(self.ranks_per_node_C == self.shape.num_accelerators, whole, self.ranks_per_node_C)
+
+    def take(self, chosen: IntArray) -> Machine:
+        """Return the machine of some candidates, by index."""
+        return Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_C[chosen], rates=self.rates)
+
+    def span(self, *, stride_C: IntArray, size_C: IntArray) -> Span:
+        """Return where groups of ``size_C`` ranks, ``stride_C`` apart, have their members."""
+        ranks_C = self.domain_ranks_C
+        members_C = np.clip(ranks_C // np.maximum(stride_C, 1), 1, size_C)
+        # A group whose reach does not divide the node may straddle its end however few members it has.
+        straddles_C = (stride_C * size_C > ranks_C) | (ranks_C % np.maximum(stride_C * size_C, 1) != 0)
+        members_C = np.where(straddles_C & (members_C == size_C) & (size_C > 1), np.maximum(size_C // 2, 1), members_C)
+        return Span(
+            size_C=size_C,
+            members_C=members_C,
+            domains_C=-(-size_C // members_C),
+            inner=self.inner,
+            outer=self.outer,
+        )
+
+    @property
+    def inner(self) -> Link:
+        """Links inside a node."""
+        shape, rates = self.shape, self.reached
+        return Link(
+            bytes_per_s=shape.intra_node_bandwidth_bytes_per_s * rates.node_link_ratio,
+            latency_s=shape.intra_node_latency_s * rates.latency_ratio,
+            reduces=shape.intra_node.reduces_in_network,
+        )
+
+    @property
+    def outer(self) -> Link:
+        """Links between nodes."""
+        shape, rates = self.shape, self.reached
+        return Link(
+            bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * rates.network_ratio,
+            latency_s=shape.inter_node_latency_s * rates.latency_ratio,
+        )

@@ -1,0 +1,146 @@
+"""Seconds of single operations on one device: a roofline with rates that depend on shape. Pure. Axis: C = candidate.
+
+Williams et al. (2009) for the roofline. How far a matrix product stays below its asymptotic rate is two saturations: in
+the contracted depth, over which a tile's start and end are spread, and in the area of the result, which is what keeps
+all multiprocessors busy in the last wave (NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
+quantisation, here without their steps, since libraries choose among many tiles).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_llmsched.domain.hardware import Accelerator, NumberFormat
+from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
+from airflow_llmsched.planner.perf.rates import Rates
+
+Number = float | npt.NDArray[Any]
+
+HALF_SEQUENCE_TOKENS = 500
+"""Keys at which fused attention runs at half its rate (FlashAttention-2 on A100, Dao 2023, figures 5 and 6)."""
+
+HALF_HEAD_SIZE = 32
+"""Head size at which it does: 64 is about 0.85 of 128 there."""
+
+RATED_HEAD_SIZE = 128
+RAGGED_ROWS = 64
+"""Rows that a group of a grouped product wastes on average: half of a tile of 128."""
+
+BACKWARD_ATTENTION_RATIO = 2.5
+"""Fused attention backward to forward: five products instead of two, as scores are computed again (Dao et al. 2022)."""
+
+
+class Part(StrEnum):
+    """Parts of a layer, as far as recomputation tells them apart."""
+
+    NORMS = "norms"
+    QKV = "qkv"
+    CORE = "core"
+    OUT = "out"
+    RESIDUAL = "residual"
+    MLP = "mlp"
+    ACTIVATION = "activation"
+    ROUTING = "routing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pass:
+    """Seconds of one pass, by what they go into, and how many kernels it launches."""
+
+    matmul_s: Number = 0.0
+    attention_s: Number = 0.0
+    elementwise_s: Number = 0.0
+    num_kernels: Number = 0.0
+
+    def __add__(self, other: Pass) -> Pass:
+        """One after the other."""
+        return Pass(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+    def times(self, factor: Number) -> Pass:
+        """Several times."""
+        return Pass(**{each.name: getattr(self, each.name) * factor for each in fields(self)})
+
+    @property
+    def total_s(self) -> Number:
+        """All of it, on the device."""
+        return self.matmul_s + self.attention_s + self.elementwise_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operation:
+    """One operation of a layer. ``weight_gradient`` is a part of ``backward`` that nothing in the pass waits for."""
+
+    part: Part
+    forward: Pass
+    backward: Pass
+    weight_gradient: Pass = Pass()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What operations cost on one accelerator, for one job's formats and software."""
+
+    peak_flop_per_s: float
+    wide_peak_flop_per_s: float
+    operand_bytes: float
+    bandwidth_bytes_per_s: float
+    matmul_ratio: float
+    is_narrow: bool
+    rates: Rates
+
+    @classmethod
+    def of(cls, job: TransformerJob, accelerator: Accelerator, rates: Rates) -> Device:
+        """Raises ``KeyError`` when the accelerator lacks the job's number format."""
+        compute = job.precision.compute
+        peak = accelerator.peak_flop_per_s[compute]
+        is_narrow = FORMAT_BYTES[compute] < 2
+        wide = accelerator.peak_flop_per_s.get(NumberFormat.BF16, peak) if is_narrow else peak
+        return cls(
+            peak_flop_per_s=peak,
+            wide_peak_flop_per_s=wide,
+            operand_bytes=FORMAT_BYTES[compute],
+            bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * rates.memory_ratio,
+            matmul_ratio=rates.narrow_matmul_ratio if is_narrow else rates.matmul_ratio,
+            is_narrow=is_narrow,
+            rates=rates,
+        )
+
+    def product(
+        self, m: Number, n: Number, k: Number, *, num_groups: Number = 1, ragged: bool = False, wide: bool = False
+    ) -> Pass:
+        """``num_groups`` products of (m, k) with (k, n) in one kernel; ``wide`` ones stay in 16 bits."""
+        rows = np.asarray(m, dtype=np.float64) + (RAGGED_ROWS if ragged else 0)
+        area = num_groups * rows * n
+        peak = self.wide_peak_flop_per_s * self.rates.matmul_ratio if wide else self.peak_flop_per_s * self.matmul_ratio
+        below = (1 + self.rates.matmul_half_depth_size / k) * (1 + self.rates.matmul_half_area_size / area)
+        operand_bytes = 2.0 if wide else self.operand_bytes
+        moved_bytes = num_groups * ((m * k + k * n) * operand_bytes + m * n * 2.0)
+        flop_s = 2 * area * k / peak * below
+        return Pass(
+            matmul_s=np.maximum(flop_s, moved_bytes / self.bandwidth_bytes_per_s) + self.rates.kernel_s, num_kernels=1
+        )
+
+    def sweep(self, num_bytes: Number, *, num_kernels: float = 1) -> Pass:
+        """Elementwise work and reductions along rows: as long as its traffic takes."""
+        return Pass(
+            elementwise_s=num_bytes / self.bandwidth_bytes_per_s + num_kernels * self.rates.kernel_s,
+            num_kernels=num_kernels,
+        )
+
+    def fused_attention(self, *, flop: Number, num_keys: Number, head_size: int, num_bytes: Number) -> Pass:
+        """A forward pass of attention that keeps scores on chip; ``flop`` are those it does."""
+        reached = self.rates.attention_ratio / (
+            (1 + HALF_SEQUENCE_TOKENS / np.asarray(num_keys))
+            * (1 + HALF_HEAD_SIZE / head_size)
+            / (1 + HALF_HEAD_SIZE / RATED_HEAD_SIZE)
+        )
+        flop_s = flop / (self.wide_peak_flop_per_s * reached)
+        return Pass(
+            attention_s=np.maximum(flop_s, num_bytes / self.bandwidth_bytes_per_s) + self.rates.kernel_s,
+            num_kernels=1,
+        )

@@ -1,0 +1,50 @@
+"""What a pipeline adds to its slowest stage: filling and draining it, and sending between stages. Pure.
+
+Axis: C = candidate layout. Narayanan et al. (2019) for one forward, one backward; Narayanan et al. (2021), section 2.2,
+for chunks; Qi et al. (2023), section 2.3, for gradients to weights that fill the bubble.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_llmsched.domain.layout import PipelineSchedule
+from airflow_llmsched.planner.layout_table import SCHEDULE_ORDER, FloatArray, LayoutTable
+from airflow_llmsched.planner.perf.collectives import point_to_point_s
+from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.micro_batch import MicroBatch
+
+ZERO_BUBBLE = SCHEDULE_ORDER.index(PipelineSchedule.ZERO_BUBBLE)
+
+
+def bubble_s(table: LayoutTable, micro_batch: MicroBatch) -> FloatArray:
+    """One micro-batch through all other stages: while the slowest stage waits for its first, and after its last.
+
+    With chunks each wait is that of one chunk. ZB-H1 keeps forward and input gradients in it, and does gradients to
+    weights of the same micro-batch meanwhile: F + B - W instead of F + B + W of each other stage.
+    """
+    others_s = micro_batch.whole_model_s_C - micro_batch.total_s_C
+    waiting_s = micro_batch.total_s_C - 2 * micro_batch.weight_gradient_s_C
+    kept_ratio = np.clip(waiting_s / np.maximum(micro_batch.total_s_C, 1e-30), 0, 1)
+    share_C = np.where(table.schedule_C == ZERO_BUBBLE, kept_ratio, 1 / table.vp_C)
+    return np.where(table.pp_C > 1, others_s * share_C, 0.0)
+
+
+def transfer_s(job: TransformerJob, table: LayoutTable, machine: Machine, micro_batch: MicroBatch) -> FloatArray:
+    """Activations forward and gradients backward between neighbours.
+
+    Each rank of a tensor group sends its share where the sequence is split, else all. Without chunks both wait for
+    each other in every micro-batch. With chunks a message travels beside the next chunk (Megatron-Core's default),
+    and only filling and draining wait for it.
+    """
+    tokens_C = table.micro_batch_C * job.sequence_length_tokens / table.cp_C
+    shares_C = np.where(table.sequence_parallel_C > 0, table.tp_C, 1)
+    num_bytes = job.compute_bytes * job.model.hidden_size * tokens_C / shares_C
+    span = machine.span(stride_C=table.tp_C * table.cp_C * table.dp_C, size_C=table.pp_C)
+    one_s = point_to_point_s(num_bytes=num_bytes, link=span.farthest)
+    m_C = table.num_micro_batches_C
+    is_hidden_C = (table.vp_C > 1) & machine.shape.overlaps_communication
+    beside_s = machine.reached.hidden_ratio * micro_batch.total_s_C / table.vp_C
+    each_s = np.where(is_hidden_C, np.maximum(2 * one_s - beside_s, 0.0) * table.vp_C, 2 * one_s)
+    return np.where(table.pp_C > 1, m_C * each_s + 2 * (table.pp_C - 1) * one_s, 0.0)

@@ -1,0 +1,49 @@
+"""Which links a group of ranks spans on a flat machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.rates import Rates, rates_of
+
+H100 = node_shape("p5.48xlarge")
+
+
+def spans(*groups: tuple[int, int], ranks_per_node: int = 8) -> list[tuple[int, int]]:
+    stride_C, size_C = (np.array(column) for column in zip(*groups, strict=True))
+    machine = Machine(shape=H100, ranks_per_node_C=np.full(len(groups), ranks_per_node))
+    span = machine.span(stride_C=stride_C, size_C=size_C)
+    return list(zip(span.members_C.tolist(), span.domains_C.tolist(), strict=True))
+
+
+def test_groups_fill_nodes_in_the_order_of_their_ranks() -> None:
+    assert spans((1, 8), (1, 16), (2, 4), (2, 8), (8, 4)) == [(8, 1), (8, 2), (4, 1), (4, 2), (1, 4)]
+
+
+def test_a_group_that_does_not_divide_its_node_straddles_the_end_of_one() -> None:
+    assert spans((1, 4), ranks_per_node=6) == [(2, 2)]
+
+
+def test_links_have_what_the_accelerators_rates_leave_of_them() -> None:
+    rates = Rates(node_link_ratio=0.5, network_ratio=0.25, latency_ratio=2.0)
+    machine = Machine(shape=H100, ranks_per_node_C=np.array([8]), rates=rates)
+    assert machine.inner.bytes_per_s == 0.5 * H100.intra_node_bandwidth_bytes_per_s
+    assert machine.outer.bytes_per_s == 0.25 * H100.inter_node_bandwidth_bytes_per_s
+    assert machine.outer.latency_s == 2 * H100.inter_node_latency_s
+
+
+def test_rates_are_those_of_the_accelerator_unless_given() -> None:
+    machine = Machine(shape=H100, ranks_per_node_C=np.array([8, 4]))
+    assert machine.reached == rates_of(H100.accelerator)
+    assert machine.take(np.array([1])).ranks_per_node_C.tolist() == [4]
+
+
+def test_a_rack_that_is_one_domain_joins_the_ranks_of_its_nodes() -> None:
+    rack = node_shape("gb200-nvl72")
+    machine = Machine(shape=rack, ranks_per_node_C=np.array([4, 2]))
+    assert machine.domain_ranks_C.tolist() == [64, 2]
+    span = machine.span(stride_C=np.array([1, 1]), size_C=np.array([32, 32]))
+    assert span.domains_C.tolist() == [1, 16]
+    assert machine.inner.reduces

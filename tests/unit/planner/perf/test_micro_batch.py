@@ -1,0 +1,100 @@
+"""One micro-batch on the slowest stage: sums, what is computed again, waiting for the host, hiding traffic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.micro_batch import MicroBatch, exposed_s, slowest_micro_batch
+from airflow_llmsched.planner.perf.rates import Rates
+from airflow_llmsched.planner.perf.software import Software
+from tests.support.fleets import job
+from tests.support.models import GPT2, LLAMA2_7B, MIXTRAL_8X7B
+
+H100 = node_shape("p5.48xlarge")
+
+
+def machine(*, ranks: int = 8, rates: Rates | None = None) -> Machine:
+    return Machine(shape=H100, ranks_per_node_C=np.array([ranks]), rates=rates)
+
+
+def price(task: TransformerJob, layout: ParallelLayout, *, rates: Rates | None = None) -> MicroBatch:
+    return slowest_micro_batch(task, LayoutTable.of([layout]), machine(rates=rates))
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA2_7B, MIXTRAL_8X7B])
+@pytest.mark.parametrize("recompute", list(Recompute))
+def test_terms_add_up_to_both_passes(model, recompute: Recompute) -> None:  # type: ignore[no-untyped-def]
+    layout = ParallelLayout(
+        dp=4, tp=2, pp=2, ep=2, recompute=recompute, recompute_modules=(RecomputeModule.MLP, RecomputeModule.QKV)
+    )
+    found = price(job(model), layout)
+    assert sum(float(term[0]) for term in found.terms_s.values()) == pytest.approx(float(found.total_s_C[0]))
+    assert 0 < found.weight_gradient_s_C[0] < found.backward_s_C[0]
+    assert found.whole_model_s_C[0] > found.total_s_C[0]
+
+
+def test_full_recomputation_is_a_second_forward_pass_without_the_head() -> None:
+    found = price(job(LLAMA2_7B), ParallelLayout(dp=1, recompute=Recompute.FULL))
+    assert 0.9 * found.forward_s_C[0] < found.terms_s["recompute"][0] < found.forward_s_C[0]
+
+
+def test_selective_recomputation_costs_nothing_where_scores_are_never_kept() -> None:
+    fused = price(job(LLAMA2_7B), ParallelLayout(dp=1, recompute=Recompute.SELECTIVE))
+    kept = replace(job(LLAMA2_7B), software=Software(fused_attention=False))
+    assert fused.terms_s["recompute"][0] == 0
+    assert price(kept, ParallelLayout(dp=1, recompute=Recompute.SELECTIVE)).terms_s["recompute"][0] > 0
+
+
+def test_recomputed_modules_cost_their_own_passes() -> None:
+    def again_s(*modules: RecomputeModule) -> float:
+        layout = ParallelLayout(dp=1, recompute=Recompute.MODULES, recompute_modules=modules)
+        return float(price(job(LLAMA2_7B), layout).terms_s["recompute"][0])
+
+    norms, mlp = again_s(RecomputeModule.NORMS), again_s(RecomputeModule.MLP)
+    assert 0 < norms < mlp
+    assert again_s(RecomputeModule.NORMS, RecomputeModule.MLP) == pytest.approx(norms + mlp)
+    assert again_s(RecomputeModule.MLP, RecomputeModule.MLP_ACTIVATION) == pytest.approx(mlp)
+
+
+def test_small_models_wait_for_the_host_unless_launches_are_recorded() -> None:
+    task = job(GPT2, sequence_length_tokens=128)
+    layout = ParallelLayout(dp=1)
+    slow_host = Rates(host_kernel_s=5e-5)
+    waiting = price(task, layout, rates=slow_host)
+    recorded = price(replace(task, software=Software(recorded_launches=True)), layout, rates=slow_host)
+    assert waiting.terms_s["launch"][0] > recorded.terms_s["launch"][0] == 0
+
+
+def test_traffic_is_hidden_piece_by_piece_and_at_a_price() -> None:
+    rates = Rates(hidden_ratio=1.0, contention_ratio=0.1)
+    one = np.array([1.0])
+    assert exposed_s(one, 10.0, machine(rates=rates)) == pytest.approx(0.1)
+    assert exposed_s(one, 10.0, machine(rates=rates), num_pieces=4) == pytest.approx(0.25 + 0.075)
+    assert exposed_s(one, 0.0, machine(rates=rates)) == 1
+
+
+def test_where_collectives_take_the_processor_nothing_is_hidden() -> None:
+    local = Machine(shape=node_shape("local-cpu"), ranks_per_node_C=np.array([1]))
+    assert exposed_s(np.array([1.0]), math.inf, local) == 1
+
+
+def test_overlapped_tensor_parallelism_exposes_less() -> None:
+    layout = ParallelLayout(dp=1, tp=8)
+    apart = price(job(LLAMA2_7B), layout)
+    beside = price(replace(job(LLAMA2_7B), software=Software(overlaps_tensor_parallel=True)), layout)
+    assert beside.terms_s["tensor_parallel"][0] < apart.terms_s["tensor_parallel"][0]
+    assert beside.terms_s["matmul"][0] == apart.terms_s["matmul"][0]
+
+
+def test_experts_of_other_ranks_cost_an_all_to_all() -> None:
+    alone, spread = (price(job(MIXTRAL_8X7B), ParallelLayout(dp=8, ep=ep)) for ep in (1, 8))
+    assert spread.terms_s["expert_parallel"][0] > alone.terms_s["expert_parallel"][0] == 0
