@@ -19,7 +19,7 @@ from airflow_llmsched.planner.evaluate import evaluate
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.layouts import LayoutRule, legal_layouts
 from airflow_llmsched.planner.perf.job import heaviest_phase
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.relax import HEADROOM_RATIO
 from airflow_llmsched.units import GB
 
