@@ -59,8 +59,8 @@ def memory_terms(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int
 
 def memory_peak(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int = 0) -> MemoryPeak:
     """Return :func:`memory_terms` with the stage that they belong to."""
-    halves = [_Half.of(job, table, columns, terms_of) for columns, terms_of in _HALVES]
-    totals_SC = sum(half.factor.spread(half.totals_SU) for half in halves)
+    halves = _halves(job, table)
+    totals_SC = _totals_SC(halves)
     worst_C = np.argmax(totals_SC, axis=0)
     terms: dict[str, IntArray] = {}
     for half in halves:
@@ -69,9 +69,14 @@ def memory_peak(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int 
     terms["runtime"] = np.full(len(table), reserved_bytes, dtype=np.int64)
     return MemoryPeak(
         terms=terms,
-        total_C=np.take_along_axis(np.asarray(totals_SC), worst_C[None], axis=0)[0] + reserved_bytes,
+        total_C=np.take_along_axis(totals_SC, worst_C[None], axis=0)[0] + reserved_bytes,
         stage_C=halves[0].stage_at(worst_C),
     )
+
+
+def memory_totals(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int = 0) -> IntArray:
+    """Return bytes of the fullest rank alone: the sum of :func:`memory_terms` in half the time."""
+    return np.asarray(_totals_SC(_halves(job, table)).max(axis=0) + reserved_bytes)
 
 
 def memory_breakdown(job: TransformerJob, layout: ParallelLayout, *, reserved_bytes: int = 0) -> Mapping[str, int]:
@@ -135,6 +140,14 @@ class _Half:
 
     def _pick(self, values_S: Sequence[IntArray], stage_C: IntArray) -> IntArray:
         return np.take(np.concatenate(values_S), stage_C * len(self.factor.table) + self.factor.index_C)
+
+
+def _halves(job: TransformerJob, table: LayoutTable) -> Sequence[_Half]:
+    return [_Half.of(job, table, columns, terms_of) for columns, terms_of in _HALVES]
+
+
+def _totals_SC(halves: Sequence[_Half]) -> IntArray:
+    return np.asarray(sum(half.factor.spread(half.totals_SU) for half in halves))
 
 
 def _with_allocator(job: TransformerJob, terms: dict[str, IntArray]) -> dict[str, IntArray]:

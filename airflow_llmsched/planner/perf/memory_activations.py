@@ -182,10 +182,16 @@ class StageActivations:
         is_away_C = self.table.offload_C == _ACTIVATIONS_AWAY
         return np.ceil(np.where(is_away_C, self._kept_C(stage), 0.0)).astype(np.int64)
 
+    def moved_C(self, stage: StageLayers) -> FloatArray:
+        """Return the bytes of one micro-batch's activations that go out and come back, both counted."""
+        return np.where(self.table.offload_C == _ACTIVATIONS_AWAY, 2 * self._kept_of_one_C(stage), 0.0)
+
     def _kept_C(self, stage: StageLayers) -> FloatArray:
+        return np.asarray(num_in_flight_C(self.table, stage.stage_C) * self._kept_of_one_C(stage))
+
+    def _kept_of_one_C(self, stage: StageLayers) -> FloatArray:
         masks_C = np.where(stage.is_first_C, self.masks_C, 0.0)
-        stage_C = (layers_with_ahead(self.job.model, stage) * self.kept_KC).sum(axis=0) + masks_C
-        return np.asarray(num_in_flight_C(self.table, stage.stage_C) * stage_C)
+        return np.asarray((layers_with_ahead(self.job.model, stage) * self.kept_KC).sum(axis=0) + masks_C)
 
 
 def embedding_mask_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:

@@ -6,6 +6,7 @@ with a shard group smaller than the replicas, each group has a copy (HSDP, Zhao 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,14 +115,13 @@ def state_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> 
     """
     parameters = rank_parameters(job.model, table, stage)
     trained = trained_parameters(job, table, parameters)
-    sharded = sharded_state_bytes(job, table, parameters, trained)
-    optimizer_away_C = np.isin(table.offload_C, _OPTIMIZER_AWAY)
-    shared_C, whole_C = table.zero_C < 3, table.zero_C < 2
+    local = sharded_state_bytes(job, table, parameters, trained)
+    away = state_away(table)
     return {
-        "weights": np.where(np.isin(table.offload_C, _PARAMETERS_AWAY), 0, sharded["weights"]),
-        "compute_copies": np.where(shared_C, parameters.total_C * _copy_bytes(job), 0),
-        "gradients": np.where(optimizer_away_C & ~whole_C, 0, sharded["gradients"]),
-        "optimizer": np.where(optimizer_away_C, 0, sharded["optimizer"]),
+        "weights": np.where(away["weights"], 0, local["weights"]),
+        "compute_copies": np.where(table.zero_C < 3, parameters.total_C * _copy_bytes(job), 0),
+        "gradients": np.where(away["gradients"], 0, local["gradients"]),
+        "optimizer": np.where(away["optimizer"], 0, local["optimizer"]),
         "sharding_buffers": _buffers_C(job, table, parameters, trained),
     }
 
@@ -133,10 +133,11 @@ def sharded_state_bytes(
     adapters_C = trained.total_C if job.lora_rank is not None else np.zeros_like(trained.total_C)
     dense_C = parameters.dense_C + adapters_C
     return {
-        "weights": FORMAT_BYTES[job.precision.parameters] * _sharded_C(dense_C, parameters.expert_C, table, 3),
-        "gradients": FORMAT_BYTES[job.precision.gradients] * _sharded_C(trained.dense_C, trained.expert_C, table, 2),
+        "weights": FORMAT_BYTES[job.precision.parameters] * sharded(dense_C, parameters.expert_C, table, from_stage=3),
+        "gradients": FORMAT_BYTES[job.precision.gradients]
+        * sharded(trained.dense_C, trained.expert_C, table, from_stage=2),
         "optimizer": np.ceil(
-            optimizer_bytes_per_parameter(job) * _sharded_C(trained.dense_C, trained.expert_C, table, 1)
+            optimizer_bytes_per_parameter(job) * sharded(trained.dense_C, trained.expert_C, table, from_stage=1)
         ).astype(np.int64),
     }
 
@@ -158,14 +159,17 @@ def gathered_bytes(job: TransformerJob) -> int:
     return min(FORMAT_BYTES[job.precision.parameters], job.compute_bytes)
 
 
-def optimizer_away(table: LayoutTable) -> BoolArray:
-    """Tell of each candidate whether its optimizer state is outside the accelerator's memory."""
-    return np.asarray(np.isin(table.offload_C, _OPTIMIZER_AWAY))
+def state_away(table: LayoutTable) -> Mapping[str, BoolArray]:
+    """Tell of each candidate what is outside the accelerator's memory between its uses.
 
-
-def parameters_away(table: LayoutTable) -> BoolArray:
-    """Tell of each candidate whether its weights are outside the accelerator's memory between uses."""
-    return np.asarray(np.isin(table.offload_C, _PARAMETERS_AWAY))
+    Gradients go where the optimizer is as soon as a rank has only its own shard of them.
+    """
+    optimizer_C = np.isin(table.offload_C, _OPTIMIZER_AWAY)
+    return {
+        "weights": np.isin(table.offload_C, _PARAMETERS_AWAY),
+        "gradients": optimizer_C & (table.zero_C >= 2),
+        "optimizer": optimizer_C,
+    }
 
 
 def ceil_div(numerator: int | IntArray, denominator: int | IntArray) -> IntArray:
@@ -201,7 +205,8 @@ def _buffers_C(
     )
 
 
-def _sharded_C(dense_C: IntArray, expert_C: IntArray, table: LayoutTable, from_stage: int) -> IntArray:
+def sharded(dense_C: IntArray, expert_C: IntArray, table: LayoutTable, *, from_stage: int) -> IntArray:
+    """Return what one rank has of these parameters, sharded from a ZeRO stage on."""
     is_sharded_C = table.zero_C >= from_stage
     shards_C = np.where(is_sharded_C, table.shard_C, 1)
     expert_shards_C = np.where(is_sharded_C, expert_shards(table), 1)

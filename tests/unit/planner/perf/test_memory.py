@@ -21,6 +21,7 @@ from airflow_llmsched.planner.perf.memory import (
     memory_breakdown,
     memory_peak,
     memory_terms,
+    memory_totals,
     stage_terms,
 )
 from airflow_llmsched.planner.perf.software import LossKernel, Software
@@ -98,6 +99,7 @@ def test_many_layouts_at_once_cost_what_each_costs_alone(
     one = job(model, software=software)
     peak = memory_peak(one, LayoutTable.of(rows), reserved_bytes=GIB)
     assert np.sum(list(peak.terms.values()), axis=0).tolist() == peak.total_C.tolist()
+    assert memory_totals(one, LayoutTable.of(rows), reserved_bytes=GIB).tolist() == peak.total_C.tolist()
     for index, row in enumerate(rows):
         alone = memory_breakdown(one, row, reserved_bytes=GIB)
         assert {name: int(values[index]) for name, values in peak.terms.items()} == alone
