@@ -13,6 +13,7 @@ from rich.text import Text
 
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.perf.job import job_of
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.specs import json_schema, loader, reference
 from airflow_llmsched.specs.quantities import (
@@ -76,7 +77,10 @@ def _model(workload: WorkloadSpec) -> str:
         return "none: the job states its own traffic and memory"
     count = count_parameters(workload.model)
     active = f", {count.active:,} active per token" if count.active != count.total else ""
-    return f"{workload.model.name}: {count.total:,} parameters{active}"
+    job = job_of(workload)
+    trained = job.num_trained_parameters if job else count.total
+    trains = f", {trained:,} trained" if trained != count.total else ""
+    return f"{workload.model.name}: {count.total:,} parameters{active}{trains}"
 
 
 def _phase(phase: BatchPhase) -> str:

@@ -20,6 +20,25 @@ class TrainingStage(StrEnum):
     LORA = "lora"
 
 
+class LoraTarget(StrEnum):
+    """Linear layers that get adapters. Latent attention's projections go with queries, keys and values."""
+
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    ATTENTION_OUT = "attention_out"
+    GATE = "gate"
+    UP = "up"
+    DOWN = "down"
+    EXPERTS = "experts"
+    """All three matrices of each routed expert; ``GATE``, ``UP`` and ``DOWN`` are those of MLPs and shared experts."""
+    OUTPUT_HEAD = "output_head"
+
+
+ALL_LINEAR = tuple(target for target in LoraTarget if target is not LoraTarget.OUTPUT_HEAD)
+"""Every matrix of attention, MLPs and experts, as Hugging Face PEFT's "all-linear"."""
+
+
 class Positions(StrEnum):
     """How positions enter the model; only learned ones have parameters."""
 
@@ -399,7 +418,10 @@ class MemoryDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """One training run. ``model`` is None only for a job that states its own ``communication`` and ``memory``."""
+    """One training run. ``model`` is None only for a job that states its own ``communication`` and ``memory``.
+
+    ``freezes_encoder``: an encoder of images keeps the weights that it comes with.
+    """
 
     name: str
     stage: TrainingStage
@@ -421,6 +443,8 @@ class WorkloadSpec:
     communication: tuple[TrafficDemand, ...] = ()
     memory: tuple[MemoryDemand, ...] = ()
     lora_rank: int | None = None
+    lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
+    freezes_encoder: bool = False
     seed: int = 0
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_llmsched.domain.workload import (
+    ALL_LINEAR,
     BatchPhase,
     BudgetSpec,
     CapacityWish,
@@ -56,6 +57,8 @@ def build(spec: schema.SpecModel, *, shape: ModelShape | None, phases: tuple[Bat
         communication=_communication(spec.communication) if spec.communication else (),
         memory=_memory(spec.memory) if spec.memory else (),
         lora_rank=spec.lora.rank if spec.lora else None,
+        lora_targets=tuple(spec.lora.targets) if spec.lora else ALL_LINEAR,
+        freezes_encoder=spec.model.freeze_encoder if spec.model else False,
         seed=spec.seed,
     )
 

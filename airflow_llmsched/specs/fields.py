@@ -15,6 +15,7 @@ from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import (
     CapacityType,
     DatasetKind,
+    LoraTarget,
     OptimizerKind,
     Positions,
     RoleKind,
@@ -201,6 +202,7 @@ Stage = Annotated[TrainingStage, _choose(TrainingStage), _words(TrainingStage)]
 Format = Annotated[NumberFormat, _choose(NumberFormat), _words(NumberFormat)]
 OptimizerName = Annotated[OptimizerKind, _choose(OptimizerKind), _words(OptimizerKind)]
 DatasetName = Annotated[DatasetKind, _choose(DatasetKind), _words(DatasetKind)]
+LoraTargetName = Annotated[LoraTarget, _choose(LoraTarget), _words(LoraTarget)]
 PositionsName = Annotated[Positions, _choose(Positions), _words(Positions)]
 RecomputeName = Annotated[Recompute, _choose(Recompute), _words(Recompute)]
 RoleName = Annotated[RoleKind, _choose(RoleKind), _words(RoleKind)]

@@ -11,6 +11,7 @@ from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
     DatasetKind,
+    LoraTarget,
     ModelShape,
     Positions,
     RoleKind,
@@ -76,6 +77,20 @@ def _lora(sound: Sound) -> Iterator[Problem]:
     if spec.lora is not None and sound.shape is not None and spec.lora.rank > sound.shape.hidden_size:
         hint = f"must be at most the model's hidden_size={sound.shape.hidden_size}"
         yield Problem(path=("lora", "rank"), value=spec.lora.rank, hint=hint)
+    if spec.lora is not None and sound.shape is not None:
+        yield from _lora_targets(spec.lora.targets, sound.shape)
+    if spec.model is not None and spec.model.freeze_encoder and sound.shape is not None and sound.shape.encoder is None:
+        yield Problem(path=("model", "freeze_encoder"), value=True, hint="needs a model with an encoder of images")
+
+
+def _lora_targets(targets: list[LoraTarget], shape: ModelShape) -> Iterator[Problem]:
+    path = ("lora", "targets")
+    if len(set(targets)) < len(targets):
+        yield Problem(path=path, value=", ".join(targets), hint="names a layer twice")
+    absent = {LoraTarget.GATE} if not shape.gated_mlp else set()
+    absent |= {LoraTarget.EXPERTS} if shape.experts is None else set()
+    if set(targets) <= absent:
+        yield Problem(path=path, value=", ".join(targets), hint="are layers that the model does not have")
 
 
 def _first_weights(sound: Sound) -> Iterator[Problem]:

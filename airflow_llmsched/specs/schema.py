@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_llmsched.domain.workload import (
+    ALL_LINEAR,
     CapacityWish,
     CheckpointSpec,
     DatasetKind,
@@ -137,6 +138,7 @@ class ModelBlock(Block):
     )
     shape: ShapeBlock | None = Field(None, description="An explicit shape.")
     name: f.Label | None = Field(None, description="Label of the model. Default: the preset's or folder's name.")
+    freeze_encoder: bool = Field(False, description="The encoder of images keeps its weights, and has no gradients.")
 
 
 class OptimizerBlock(Block):
@@ -342,6 +344,9 @@ class LoraBlock(Block):
     """Low-rank adaptation; only for the stage ``lora``."""
 
     rank: f.Count = Field(description="Rank of the adapters.")
+    targets: list[f.LoraTargetName] = Field(
+        list(ALL_LINEAR), min_length=1, description="Linear layers that get adapters; experts are the routed ones."
+    )
 
 
 class TrafficBlock(Block):

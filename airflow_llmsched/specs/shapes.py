@@ -63,7 +63,7 @@ def _attention_problems(shape: ModelShape, path: Path) -> Iterator[Problem]:
         yield from _list_problems(getattr(shape, name), shape.num_layers, (*path, name))
     if shape.full_attention_layers and shape.attention_window_tokens is None:
         hint = "needs attention_window_tokens: without it all layers attend to the start"
-        yield Problem(path=(*path, "full_attention_layers"), value=list(shape.full_attention_layers), hint=hint)
+        yield Problem(path=(*path, "full_attention_layers"), value=shape.full_attention_layers, hint=hint)
     if shape.latent is None:
         return
     if shape.latent.rope_head_size > shape.head_size:
@@ -89,10 +89,10 @@ def _expert_problems(experts: ExpertShape, num_layers: int, path: Path) -> Itera
     yield from _list_problems(experts.layers, num_layers, (*path, "layers"))
     if not experts.layers or experts.num_dense_layers_first:
         hint = "must name at least one layer, and stand alone: leave num_dense_layers_first out"
-        yield Problem(path=(*path, "layers"), value=list(experts.layers), hint=hint)
+        yield Problem(path=(*path, "layers"), value=experts.layers, hint=hint)
 
 
 def _list_problems(layers: tuple[int, ...], num_layers: int, path: Path) -> Iterator[Problem]:
     if list(layers) != sorted({number for number in layers if number < num_layers}):
         hint = f"must rise, each from 0 to {num_layers - 1}"
-        yield Problem(path=path, value=list(layers), hint=hint)
+        yield Problem(path=path, value=layers, hint=hint)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.workload import (
+    ALL_LINEAR,
     BatchPhase,
+    LoraTarget,
     ModelShape,
     OptimizerKind,
     OptimizerSpec,
@@ -14,6 +16,7 @@ from airflow_llmsched.domain.workload import (
     TrainingStage,
     WorkloadSpec,
 )
+from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_trained_parameters
 from airflow_llmsched.planner.perf.software import Software
 
 FORMAT_BYTES = {
@@ -32,7 +35,7 @@ OPTIMIZER_STATES = {OptimizerKind.ADAMW: 2, OptimizerKind.SGD_MOMENTUM: 1, Optim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerJob:
-    """One batch phase of a training run. ``lora_rank`` is None when every parameter is trained."""
+    """One batch phase of a training run. ``lora_rank`` is None when the model's own parameters are trained."""
 
     model: ModelShape
     optimizer: OptimizerSpec
@@ -40,12 +43,28 @@ class TransformerJob:
     sequence_length_tokens: int
     num_sequences: int
     lora_rank: int | None = None
+    lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
+    freezes_encoder: bool = False
     software: Software = field(default_factory=Software)
 
     @property
     def compute_bytes(self) -> int:
         """Bytes of an activation or of a weight as the matrix units read it; FP8 keeps activations in 16 bits."""
         return max(2, FORMAT_BYTES[self.precision.compute])
+
+    @property
+    def num_adapter_parameters(self) -> int:
+        """Parameters of LoRA's factors; 0 without."""
+        if self.lora_rank is None:
+            return 0
+        return count_lora_parameters(self.model, rank=self.lora_rank, targets=self.lora_targets)
+
+    @property
+    def num_trained_parameters(self) -> int:
+        """Parameters with gradients and optimizer state, over all ranks."""
+        if self.lora_rank is not None:
+            return self.num_adapter_parameters
+        return count_trained_parameters(self.model, freezes_encoder=self.freezes_encoder)
 
     @property
     def tokens_per_step(self) -> int:
@@ -65,6 +84,8 @@ def job_of(workload: WorkloadSpec) -> TransformerJob | None:
         sequence_length_tokens=phase.sequence_length_tokens,
         num_sequences=phase.num_sequences,
         lora_rank=(workload.lora_rank or 16) if workload.stage is TrainingStage.LORA else None,
+        lora_targets=workload.lora_targets,
+        freezes_encoder=workload.freezes_encoder,
     )
 
 

@@ -99,7 +99,7 @@ class _Away:
     @classmethod
     def of(cls, job: TransformerJob, table: LayoutTable, stage: StageLayers) -> _Away:
         parameters = rank_parameters(job.model, table, stage)
-        trained = trained_parameters(job, table, parameters)
+        trained = trained_parameters(job, table, stage, parameters)
         local, away = sharded_state_bytes(job, table, parameters, trained), state_away(table)
         return cls(
             weight_bytes_C=np.where(away["weights"], local["weights"], 0),

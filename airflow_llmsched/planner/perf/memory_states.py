@@ -19,7 +19,6 @@ from airflow_llmsched.planner.perf.job import FORMAT_BYTES, OPTIMIZER_STATES, Tr
 from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.parameters import (
     LayerParameters,
-    count_lora_parameters,
     head_parameters,
     layer_parameters,
     norm_parameters,
@@ -97,11 +96,19 @@ def layers_with_ahead(model: ModelShape, stage: StageLayers) -> IntArray:
     return np.asarray(stage.num_KC + model.num_predict_ahead_layers * np.outer(is_like, stage.is_last_C))
 
 
-def trained_parameters(job: TransformerJob, table: LayoutTable, parameters: RankParameters) -> RankParameters:
-    """Return those with gradients: all, or LoRA's factors, which tp and ep are taken not to split."""
+def trained_parameters(
+    job: TransformerJob, table: LayoutTable, stage: StageLayers, parameters: RankParameters
+) -> RankParameters:
+    """Return those of a stage with gradients: all, or LoRA's factors, which tp and ep are taken not to split.
+
+    An encoder that keeps its weights has none.
+    """
     if job.lora_rank is None:
-        return parameters
-    factors_C = ceil_div(count_lora_parameters(job.model, rank=job.lora_rank), table.pp_C)
+        if job.model.encoder is None or not job.freezes_encoder:
+            return parameters
+        frozen_C = np.where(stage.is_first_C, job.model.encoder.num_parameters, 0)
+        return replace(parameters, dense_C=parameters.dense_C - frozen_C, ends_C=parameters.ends_C - frozen_C)
+    factors_C = ceil_div(job.num_adapter_parameters, table.pp_C)
     nothing_C = np.zeros_like(factors_C)
     layer_C = ceil_div(factors_C, np.maximum(job.model.num_layers // table.pp_C, 1))
     return RankParameters(dense_C=factors_C, expert_C=nothing_C, ends_C=nothing_C, layer_C=layer_C)
@@ -114,7 +121,7 @@ def state_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> 
     reducing have a buffer each beside the tensors that they fill: their streams do not share the allocator's blocks.
     """
     parameters = rank_parameters(job.model, table, stage)
-    trained = trained_parameters(job, table, parameters)
+    trained = trained_parameters(job, table, stage, parameters)
     local = sharded_state_bytes(job, table, parameters, trained)
     away = state_away(table)
     return {

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_llmsched.domain.workload import ExpertShape, LatentAttention, ModelShape, Positions
+from airflow_llmsched.domain.workload import (
+    ALL_LINEAR,
+    ExpertShape,
+    LatentAttention,
+    LoraTarget,
+    ModelShape,
+    Positions,
+)
 from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
 
 
@@ -170,17 +177,45 @@ def predict_ahead_parameters(shape: ModelShape) -> int:
     return layer + 2 * shape.hidden_size**2 + 3 * norm_parameters(shape)
 
 
-def count_lora_parameters(shape: ModelShape, *, rank: int) -> int:
-    """Trainable parameters of LoRA on every matrix of attention and MLP, routed experts included (Hu et al. 2021).
+def count_trained_parameters(shape: ModelShape, *, freezes_encoder: bool = False) -> int:
+    """Parameters with a gradient when no adapters are: all, multi-token prediction included, but what a rule sets."""
+    count = count_parameters(shape)
+    ruled = count.correction_biases
+    if shape.experts and shape.experts.correction_bias and layer_kinds(shape)[-1].is_moe:
+        ruled += shape.num_predict_ahead_layers * shape.experts.num_routed
+    return count.total_with_predict_ahead - ruled - (count.encoder if freezes_encoder else 0)
 
-    A matrix of (n, m) gets two factors, (n, rank) and (rank, m). Embeddings, head and router stay frozen, without
-    adapters.
+
+def count_lora_parameters(shape: ModelShape, *, rank: int, targets: Collection[LoraTarget] = ALL_LINEAR) -> int:
+    """Trainable parameters of LoRA on the matrices of ``targets`` (Hu et al. 2021).
+
+    A matrix of (n, m) gets two factors, (n, rank) and (rank, m); queries, keys and values count as three matrices
+    where code fuses them. Embeddings and router stay frozen, without adapters.
     """
-    return rank * sum(
+    adapted = [
         matrix.number * (matrix.num_rows + matrix.num_columns)
         for kind in layer_kinds(shape)
         for matrix in layer_matrices(shape, kind)
-    )
+        if not _TARGETS[matrix.name].isdisjoint(targets)
+    ]
+    if LoraTarget.OUTPUT_HEAD in targets:
+        adapted.append(shape.vocab_size + (shape.embedding_size or shape.hidden_size))
+    return rank * sum(adapted)
+
+
+_TARGETS = {
+    "query": {LoraTarget.QUERY},
+    "query_down": {LoraTarget.QUERY},
+    "query_up": {LoraTarget.QUERY},
+    "key": {LoraTarget.KEY},
+    "value": {LoraTarget.VALUE},
+    "key_value_down": {LoraTarget.KEY, LoraTarget.VALUE},
+    "key_value_up": {LoraTarget.KEY, LoraTarget.VALUE},
+    "attention_out": {LoraTarget.ATTENTION_OUT},
+    **{prefix + name: {LoraTarget(name)} for prefix in ("", "shared_") for name in ("gate", "up", "down")},
+    **{f"expert_{name}": {LoraTarget.EXPERTS} for name in ("gate", "up", "down")},
+}
+"""To which targets each matrix of a layer belongs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from airflow_llmsched.planner.perf.job import FORMAT_BYTES, OPTIMIZER_STATES, Tr
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_states import rank_parameters
 from airflow_llmsched.planner.perf.micro_batch import MicroBatch, exposed_s
-from airflow_llmsched.planner.perf.parameters import count_lora_parameters
 from airflow_llmsched.planner.perf.stages import telling_stages
 
 BUCKET_PARAMETERS = 4e7
@@ -57,7 +56,7 @@ def heaviest_rank(job: TransformerJob, table: LayoutTable) -> HeaviestRank:
     expert_U = np.max([rank.expert_C for rank in ranks], axis=0).astype(np.float64)
     trained_U, trained_expert_U = dense_U, expert_U
     if job.lora_rank is not None:
-        trained_U = np.ceil(count_lora_parameters(job.model, rank=job.lora_rank) / few.pp_C)
+        trained_U = np.ceil(job.num_adapter_parameters / few.pp_C)
         trained_expert_U = np.zeros_like(trained_U)
     return HeaviestRank(
         dense_C=found.spread(dense_U),

@@ -17,7 +17,6 @@ from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
-from airflow_llmsched.planner.perf.parameters import count_lora_parameters
 from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
 from airflow_llmsched.planner.perf.replicas import data_parallel_s, optimizer_s, tied_embedding_s
 
@@ -56,7 +55,7 @@ def model_flop_per_step(job: TransformerJob) -> int:
     per_token = flops_per_token(job.model, sequence_length_tokens=job.sequence_length_tokens)
     if job.lora_rank is None:
         return job.tokens_per_step * per_token.training_flop
-    adapters = 6 * count_lora_parameters(job.model, rank=job.lora_rank)
+    adapters = 6 * job.num_adapter_parameters
     frozen = 2 * per_token.forward_without_scores_flop + 3 * per_token.scores_flop
     return job.tokens_per_step * (frozen + adapters)
 

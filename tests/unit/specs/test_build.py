@@ -6,6 +6,7 @@ from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import (
+    ALL_LINEAR,
     BudgetSpec,
     CapacityType,
     CapacityWish,
@@ -14,6 +15,7 @@ from airflow_llmsched.domain.workload import (
     DatasetSpec,
     EvaluationSpec,
     LauncherSpec,
+    LoraTarget,
     MemoryDemand,
     ObjectiveWeights,
     OptimizerKind,
@@ -34,7 +36,7 @@ FULL = {
     "name": "it's $(full)",
     "stage": "lora",
     "model": {"preset": "llama-3.1-8b", "name": "mine"},
-    "lora": {"rank": 16},
+    "lora": {"rank": 16, "targets": ["query", "value"]},
     "optimizer": {
         "kind": "sgd_momentum", "state_format": "bf16", "master_weights": False,
         "learning_rate": 0.01, "warmup_steps": 2,
@@ -74,6 +76,8 @@ FULL = {
 def test_every_block_reaches_the_workload_with_its_units() -> None:
     spec = load_small(FULL)
     assert (spec.name, spec.stage, spec.lora_rank, spec.seed) == ("it's $(full)", TrainingStage.LORA, 16, 99)
+    assert spec.lora_targets == (LoraTarget.QUERY, LoraTarget.VALUE)
+    assert load_small().lora_targets == ALL_LINEAR
     assert spec.model is not None
     assert (spec.model.name, spec.model.num_layers) == ("mine", 32)
     assert spec.optimizer == OptimizerSpec(

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout
-from airflow_llmsched.domain.workload import ModelShape, OptimizerKind, OptimizerSpec, PrecisionSpec
+from airflow_llmsched.domain.workload import EncoderShape, ModelShape, OptimizerKind, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.memory_states import (
@@ -154,8 +154,23 @@ def test_lora_keeps_gradients_and_states_for_its_factors_only() -> None:
 def test_lora_shares_its_factors_out_over_the_stages_of_a_pipeline() -> None:
     layout = ParallelLayout(dp=1, pp=4)
     table, one = LayoutTable.of([layout]), job(LLAMA2_7B, lora_rank=16)
-    trained = trained_parameters(one, table, parameters_of(LLAMA2_7B, layout))
+    first = next(iter(telling_stages(LLAMA2_7B, table)))
+    trained = trained_parameters(one, table, first, parameters_of(LLAMA2_7B, layout))
     assert trained.total_C[0] == count_lora_parameters(LLAMA2_7B, rank=16) // 4
+
+
+def test_an_encoder_that_keeps_its_weights_has_no_gradients_on_the_stage_that_holds_it() -> None:
+    encoder = EncoderShape(
+        num_layers=2, hidden_size=8, num_layer_parameters=100, num_other_parameters=10, num_projector_parameters=5
+    )
+    seeing = replace(LLAMA2_7B, encoder=encoder)
+    table = LayoutTable.of([ParallelLayout(dp=1, pp=2)])
+    frozen = [
+        held.total_C[0] - trained_parameters(job(seeing, freezes_encoder=True), table, stage, held).total_C[0]
+        for stage in telling_stages(seeing, table)
+        for held in (rank_parameters(seeing, table, stage),)
+    ]
+    assert sorted(frozen) == [0, 215]
 
 
 @pytest.mark.parametrize("model", [LLAMA31_8B, GPT2, MIXTRAL_8X7B], ids=lambda model: model.name)

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_llmsched.domain.workload import ExpertShape, ModelShape, Positions
-from airflow_llmsched.planner.perf.layers import LayerKind
-from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters, layer_parameters
+from airflow_llmsched.domain.workload import EncoderShape, ExpertShape, LoraTarget, ModelShape, Positions
+from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
+from airflow_llmsched.planner.perf.parameters import (
+    count_lora_parameters,
+    count_parameters,
+    count_trained_parameters,
+    layer_matrices,
+    layer_parameters,
+)
 from tests.support.models import (
     DEEPSEEK_V3,
     GEMMA2_9B,
@@ -121,6 +127,40 @@ def test_lora_counts_two_factors_for_every_matrix() -> None:
     h, f = 4096, 11008
     expected = 32 * 8 * (4 * (h + h) + 3 * (h + f))
     assert count_lora_parameters(LLAMA2_7B, rank=8) == expected
+
+
+def test_lora_adapts_the_layers_that_it_is_told_to() -> None:
+    """PEFT 0.18 on Llama-2-7b, r=8: q_proj and v_proj have 4,194,304 trainable parameters."""
+    assert count_lora_parameters(LLAMA2_7B, rank=8, targets=[LoraTarget.QUERY, LoraTarget.VALUE]) == 4_194_304
+    head = count_lora_parameters(LLAMA2_7B, rank=8, targets=[LoraTarget.OUTPUT_HEAD])
+    assert head == 8 * (32000 + 4096)
+
+
+def test_adapters_of_a_mixture_may_leave_its_routed_experts_out() -> None:
+    everywhere = count_lora_parameters(MIXTRAL_8X7B, rank=4)
+    experts = count_lora_parameters(MIXTRAL_8X7B, rank=4, targets=[LoraTarget.EXPERTS])
+    assert experts == 32 * 8 * 4 * 3 * (4096 + 14336)
+    assert everywhere - experts == 32 * 4 * (2 * (4096 + 4096) + 2 * (4096 + 1024))
+
+
+def test_every_matrix_of_a_layer_has_a_target() -> None:
+    for shape in (DEEPSEEK_V3, GPT_OSS_20B, GPT2, LLAMA4_MAVERICK):
+        assert count_lora_parameters(shape, rank=1) == sum(
+            matrix.number * (matrix.num_rows + matrix.num_columns)
+            for kind in layer_kinds(shape)
+            for matrix in layer_matrices(shape, kind)
+        )
+
+
+def test_what_is_trained_is_all_but_what_a_rule_sets_or_keeps() -> None:
+    assert count_trained_parameters(LLAMA2_7B) == count_parameters(LLAMA2_7B).total
+    count = count_parameters(DEEPSEEK_V3)
+    assert count_trained_parameters(DEEPSEEK_V3) == count.total_with_predict_ahead - 59 * 256
+    encoder = EncoderShape(
+        num_layers=2, hidden_size=8, num_layer_parameters=100, num_other_parameters=10, num_projector_parameters=5
+    )
+    seeing = replace(LLAMA2_7B, encoder=encoder)
+    assert count_trained_parameters(seeing) - count_trained_parameters(seeing, freezes_encoder=True) == 215
 
 
 def test_norms_without_weights_and_full_width_qk_norms_are_counted_as_said() -> None:
