@@ -31,6 +31,7 @@ def pretraining_task_group(
     deadline: str | None = "{{ params.get('deadline') }}",
     max_usd: str | float | None = "{{ params.get('max_usd') }}",
     gang_arguments: Mapping[str, Any] | None = None,
+    plan_arguments: Mapping[str, Any] | None = None,
     capacity_arguments: Mapping[str, Any] | None = None,
 ) -> TaskGroup:
     """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
@@ -51,6 +52,7 @@ def pretraining_task_group(
         deadline: as in :class:`OpenRunOperator`.
         max_usd: as in :class:`OpenRunOperator`.
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
+        plan_arguments: further arguments of :class:`PlanTrainingOperator` (write_out, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
 
     Raises:
@@ -64,7 +66,7 @@ def pretraining_task_group(
         rents = capacity_arguments is not None
         opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
-        planned = PlanTrainingOperator(task_id="plan_training", **where)
+        planned = PlanTrainingOperator(task_id="plan_training", **where, **(plan_arguments or {}))
         trained = RunGangOperator(task_id="run_gang", deferrable=deferrable, **where, **gang)
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
         released = ReleaseOperator(task_id="release", **where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_llmsched.provider.links import RunReportLink
@@ -10,23 +11,38 @@ from airflow_llmsched.provider.operators.base import EngineOperator, failing_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_llmsched.domain.plan import Plan, PlanSearch
+    from airflow_llmsched.domain.workload import WorkloadSpec
+    from airflow_llmsched.provider.run_scope import RunScope
+
 
 class PlanTrainingOperator(EngineOperator):
     """Choose how to split the model and where to put it, on what the run has rented, else on what the engine has free.
 
     The whole search goes to the run's folder; XCom gets its URI, digest and a summary, never the placement.
 
-    Arguments as in ``EngineOperator``.
+    Args:
+        write_out: names of tools (``planner.export.tools.TOOLS``) whose settings of the chosen plan are written beside
+            it, such as ``megatron-lm``; XCom gets their URIs and digests.
+
+    Others as in ``EngineOperator``.
     """
 
     operator_extra_links = (RunReportLink(),)
     ui_color = "#f5f0fb"
 
+    def __init__(self, *, write_out: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.write_out = tuple(write_out)
+
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return where the plan is, its digest and what it says in one line. Fails when nothing legal fits."""
+        """Return where the plan is, its digest and what it says in one line.
+
+        Fails when nothing legal fits, or when a tool of ``write_out`` cannot express the plan.
+        """
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
-        from airflow_llmsched.planner.explain import explain
+        from airflow_llmsched.planner.export.tools import find_tool
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.hooks.placement import PlacementHook
         from airflow_llmsched.provider.rented_tree import tree_of
@@ -37,16 +53,44 @@ class PlanTrainingOperator(EngineOperator):
         spec = self.workload(scope)
         hook = PlacementHook(engine=self.engine, engine_options=self.engine_options)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
+            for tool in self.write_out:
+                find_tool(tool)
             search = hook.plan_on(spec, tree_of(scope, hook), frozenset())
-            words = explain(search)
+            words = _in_words(spec, search)
             self.log.info("%s", words)
             if not search.plans:
                 raise RelaxError(words)
+            best = search.plans[0]
+            settings = self._write_out(scope, spec, best)
             stored = run_files.write(scope, run_files.PLAN_FILE, search)
-        best = search.plans[0]
         return {
             **stored,
             "summary": best.summary(),
             "world_size": best.layout.world_size,
             "num_alternatives": len(search.plans) - 1,
+            **({"settings": settings} if settings else {}),
         }
+
+    def _write_out(self, scope: RunScope, spec: WorkloadSpec, plan: Plan) -> Mapping[str, Mapping[str, str]]:
+        from airflow_llmsched.planner.export.planned import planned_run
+        from airflow_llmsched.planner.export.tools import write_out
+        from airflow_llmsched.provider import run_files
+
+        stored = {}
+        for tool in self.write_out:
+            settings = write_out(tool, planned_run(spec, plan))
+            for note in settings.notes:
+                self.log.info("%s: %s", settings.file_name, note)
+            stored[tool] = run_files.write_bytes(scope, settings.file_name, settings.text.encode())
+        return stored
+
+
+def _in_words(spec: WorkloadSpec, search: PlanSearch) -> str:
+    from airflow_llmsched.planner.explain import explain
+    from airflow_llmsched.planner.neighbours import neighbours
+    from airflow_llmsched.planner.perf.hardware import node_shape
+
+    if not search.plans:
+        return explain(search)
+    best = search.plans[0]
+    return explain(search, neighbours(spec, best, node_shape(best.node_shape)))

@@ -67,6 +67,12 @@ def test_the_checkpoint_asset_is_the_gangs_outlet():
     assert _dag(checkpoint_asset=asset).get_task("pretraining.run_gang").outlets == [asset]
 
 
+def test_arguments_of_the_plan_reach_its_task_alone():
+    dag = _dag(plan_arguments={"write_out": ["megatron-lm"]})
+    assert dag.get_task("pretraining.plan_training").write_out == ("megatron-lm",)
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
 RENTING = {"clouds": {"aws": {}}, "shapes": {"p5.48xlarge": {"num_nodes": 4, "work": "36h"}}}
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -25,6 +28,22 @@ def test_xcom_gets_where_the_plan_is_and_a_summary_but_no_placement(opened):
     text = json.dumps(result)
     assert len(text) < 16 * 1024
     assert "slots" not in text
+
+
+def test_settings_of_a_tool_are_written_beside_the_plan(opened):
+    result = opened.run("plan_training", write_out=["torchrun", "accelerate"])
+    assert set(result["settings"]) == {"torchrun", "accelerate"}
+    folder = Path(urlsplit(result["uri"]).path).parent
+    assert (folder / "torchrun.args").read_text() == "--nnodes=1\n--nproc-per-node=2\n--max-restarts=0\n"
+    text = (folder / "accelerate.yaml").read_bytes()
+    assert result["settings"]["accelerate"]["digest"] == hashlib.sha256(text).hexdigest()
+
+
+def test_a_tool_that_cannot_express_the_plan_fails_the_task_and_an_unknown_one_does_so_first(opened):
+    with pytest.raises(AirflowFailException, match=r"model = .*: torchtitan's models"):
+        opened.run("plan_training", write_out=["torchtitan"])
+    with pytest.raises(AirflowFailException, match="no such tool"):
+        opened.run("plan_training", write_out=["nemo"], engine_options={"num_nodse": 2})
 
 
 def test_an_ask_that_nothing_fits_fails_for_good_and_says_why(opened):
