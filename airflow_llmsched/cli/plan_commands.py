@@ -18,7 +18,8 @@ from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.explain import explain
-from airflow_llmsched.planner.export.tools import TOOLS
+from airflow_llmsched.planner.export.planned import planned_run
+from airflow_llmsched.planner.export.tools import TOOLS, able_tools
 from airflow_llmsched.planner.neighbours import neighbours
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
@@ -106,6 +107,9 @@ def _print(planned: _Planned) -> None:
         console.print(_table(planned.workload, planned.found.plans))
     # Text, not str: square brackets in a name are the user's, not markup
     console.print(Text(planned.words))
+    if planned.found.plans:
+        able = able_tools(planned_run(planned.workload, planned.found.plans[0]))
+        console.print(Text(f"\nThe first plan can be written out (--write-out) for {', '.join(able)}."))
 
 
 def _write_out(planned: _Planned, targets: list[Target], *, number: int) -> None:

@@ -197,7 +197,9 @@ def _against_next(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:
     same = rival.layout.world_size == best.layout.world_size
     on = "" if same else f" on {rival.layout.world_size} ranks"
     difference = _step_difference(best.prediction, rival.prediction)
-    yield f"The next by the objective is {rival.layout.describe()}{on}: {difference}."
+    changed = rival.layout.recompute is not best.layout.recompute
+    recompute = f" recompute={rival.layout.recompute.value}" * changed
+    yield f"The next by the objective is {rival.layout.describe()}{recompute}{on}: {difference}."
 
 
 def _alternatives(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def neighbours(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Ne
     if workload.model is None:
         return ()
     pinned = {field.name for field in fields(workload.parallelism) if _pin(workload, field.name) is not None}
-    ranks_per_node = min(Counter(slot.node for slot in plan.placement.slots).values())
+    ranks_on_node = Counter(slot.node for slot in plan.placement.slots).values()
     found = []
     for name, layout in _changes(workload, plan.layout):
         changed = {
@@ -70,9 +70,9 @@ def neighbours(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Ne
         }
         if changed & pinned:
             continue
-        obstacle = _obstacle(workload, layout, shape)
+        obstacle = _obstacle(workload, layout, shape, slots_per_node=max(ranks_on_node))
         if obstacle is None:
-            found.append(_priced(workload, plan, shape, layout, field=name, ranks_per_node=ranks_per_node))
+            found.append(_priced(workload, plan, shape, layout, field=name, ranks_per_node=min(ranks_on_node)))
         else:
             found.append(Neighbour(field=name, layout=layout, obstacle=obstacle))
     return tuple(found)
@@ -116,11 +116,11 @@ def _doubled_and_halved(layout: ParallelLayout, name: str) -> Iterator[tuple[str
         yield name, replace(layout, **{name: degree // 2})
 
 
-def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape) -> str | None:
+def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape, *, slots_per_node: int) -> str | None:
     """Return the rule that turns down ``layout``, asked of the rules themselves; None when it is legal."""
     pins = {field.name: getattr(layout, field.name) for field in fields(ParallelismWish)}
     asked = replace(workload, parallelism=ParallelismWish(**pins))
-    space = legal_layouts(asked, world_size=layout.world_size, slots_per_node=shape.num_accelerators)
+    space = legal_layouts(asked, world_size=layout.world_size, slots_per_node=slots_per_node)
     wanted = LayoutTable.of([layout])
     matches_C = np.all(
         [getattr(space.table, each.name) == getattr(wanted, each.name)[0] for each in fields(LayoutTable)], axis=0
@@ -129,16 +129,18 @@ def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape) 
         return None
     # Every candidate that a rule turned down had this layout's degrees: the last rule is the one nearest to passing.
     reason = next(reversed(list(space.rejections)), "no such layout is among those that are searched")
-    return f"{reason}, {_where_links_end(shape)}" if reason == LayoutRule.TP_INSIDE_NODE else reason
+    return reason + (_where_links_end(shape, num_ranks=layout.tp) if reason == LayoutRule.TP_INSIDE_NODE else "")
 
 
-def _where_links_end(shape: NodeShape) -> str:
-    inside, outside = (
-        rate / GB for rate in (shape.intra_node_bandwidth_bytes_per_s, shape.inter_node_bandwidth_bytes_per_s)
-    )
+def _where_links_end(shape: NodeShape, *, num_ranks: int) -> str:
+    """Say at how many accelerators the fastest links end, where ``num_ranks`` are more; nothing where they are not."""
+    near, far = shape.levels[0], shape.levels[1]
+    if near.num_accelerators is None or num_ranks <= near.num_accelerators:
+        return ""
     return (
-        f"and links of {inside:,.0f} GB/s each way end with its {shape.num_accelerators} accelerators: beyond it each "
-        f"has {outside:,.0f} GB/s"
+        f": {near.fabric.name} ends with {near.num_accelerators} accelerators, each with "
+        f"{near.bandwidth_bytes_per_s / GB:,.3g} GB/s each way, and {far.fabric.name} beyond it has "
+        f"{far.bandwidth_bytes_per_s / GB:,.3g} GB/s for each"
     )
 
 

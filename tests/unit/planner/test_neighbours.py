@@ -63,8 +63,17 @@ def test_tensor_parallelism_beyond_the_node_is_an_obstacle_with_both_rates(split
     assert beyond.prediction is None
     assert beyond.obstacle is not None
     assert beyond.obstacle.startswith(LayoutRule.TP_INSIDE_NODE)
-    assert "450 GB/s each way end with its 8 accelerators" in beyond.obstacle
-    assert "beyond it each has 50 GB/s" in beyond.obstacle
+    near, far = node_shapes()["p5.48xlarge"].levels
+    assert f"{near.fabric.name} ends with 8 accelerators, each with 450 GB/s each way" in beyond.obstacle
+    assert f"{far.fabric.name} beyond it has 50 GB/s for each" in beyond.obstacle
+
+
+def test_where_fast_links_go_beyond_the_node_nothing_is_said_to_end_there() -> None:
+    shape = node_shapes()["p6e-gb200.36xlarge"]
+    run = workload(num_sequences=64, parallelism=replace(PINNED, dp=2, tp=4))
+    found = search(run, fleet(2, slots=4, shape=shape.name), node_shapes(), solver=BestFitSolver())
+    around = neighbours(workload(num_sequences=64), found.plans[0], shape)
+    assert of(around, "tp")[8].obstacle == LayoutRule.TP_INSIDE_NODE
 
 
 def test_fewer_tensor_parallel_ranks_are_priced_with_more_replicas(split: tuple[Neighbour, ...]) -> None:
