@@ -33,10 +33,10 @@ DATASET_FILE = "dataset.json"
 
 def write(scope: RunScope, name: str, value: Any) -> dict[str, str]:
     """Store ``value`` in the run's folder, as this try's. Returns its URI and sha256, small enough for XCom."""
-    return write_bytes(scope, name, codec.to_json(value))
+    return write_data(scope, name, codec.to_json(value))
 
 
-def write_bytes(scope: RunScope, name: str, data: bytes) -> dict[str, str]:
+def write_data(scope: RunScope, name: str, data: bytes) -> dict[str, str]:
     """Store ``data`` as :func:`write` does."""
     key = _key(scope, name)
     store = scope.store()

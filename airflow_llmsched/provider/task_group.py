@@ -74,8 +74,7 @@ def pretraining_task_group(
         rented = _renting(capacity_arguments, deferrable=deferrable, after=staged, before=planned)
         evaluated >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
         released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
-        # A teardown that can fail the DAG run hides the tasks before it from Airflow's verdict: without a leaf of their
-        # own, a failed training would be a green run. Airflow marks an empty task done without starting a worker.
+        # A failed training would be a green run without a leaf of its own (ADR 0004); an empty one needs no worker.
         evaluated >> EmptyOperator(task_id="passed")
     return group
 

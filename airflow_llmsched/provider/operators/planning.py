@@ -81,7 +81,7 @@ class PlanTrainingOperator(EngineOperator):
             settings = write_out(tool, planned_run(spec, plan))
             for note in settings.notes:
                 self.log.info("%s: %s", settings.file_name, note)
-            stored[tool] = run_files.write_bytes(scope, settings.file_name, settings.text.encode())
+            stored[tool] = run_files.write_data(scope, settings.file_name, settings.text.encode())
         return stored
 
 
