@@ -26,6 +26,8 @@ STEP_TERMS = {
     "pipeline_transfer": "sending activations between pipeline stages",
     "data_parallel": "gradient and weight traffic that compute does not hide",
     "optimizer": "the optimizer",
+    "offload_traffic": "moving gradients, weights and activations to the host and back",
+    "offload_update": "the optimizer on the host",
 }
 """What a term of the step breakdown is, for readers."""
 

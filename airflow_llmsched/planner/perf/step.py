@@ -16,7 +16,9 @@ from airflow_llmsched.planner.layout_table import FloatArray, LayoutTable
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
+from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
+from airflow_llmsched.planner.perf.memory_states import state_away
+from airflow_llmsched.planner.perf.micro_batch import exposed_s, slowest_micro_batch
 from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
 from airflow_llmsched.planner.perf.replicas import data_parallel_s, optimizer_s, tied_embedding_s
 
@@ -32,12 +34,16 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
     """
     micro_batch = slowest_micro_batch(job, table, machine)
     m_C = table.num_micro_batches_C
+    moved_s = offload_terms_s(job, table, machine.shape)
+    is_updated_away_C = state_away(table)["optimizer"]
     return {
         **{name: m_C * seconds for name, seconds in micro_batch.terms_s.items()},
         "pipeline_bubble": bubble_s(table, micro_batch),
         "pipeline_transfer": transfer_s(job, table, machine, micro_batch),
         "data_parallel": data_parallel_s(job, table, machine, micro_batch) + tied_embedding_s(job, table, machine),
-        "optimizer": optimizer_s(job, table, machine),
+        "optimizer": np.where(is_updated_away_C, 0.0, optimizer_s(job, table, machine)),
+        "offload_traffic": exposed_s(moved_s["offload_traffic"], m_C * micro_batch.total_s_C, machine),
+        "offload_update": moved_s["offload_update"],
     }
 
 

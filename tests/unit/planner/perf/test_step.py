@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
 from airflow_llmsched.planner.perf.step import (
     ERROR_RATIO,
     Machine,
@@ -87,6 +88,20 @@ def test_a_tensor_group_that_leaves_its_node_is_slower() -> None:
         step_breakdown(job(LLAMA2_70B), layout, shape=H100, ranks_per_node=ranks)["tensor_parallel"] for ranks in (8, 4)
     )
     assert outside > inside
+
+
+def test_an_offloaded_optimizer_runs_on_the_host_and_hides_only_its_traffic() -> None:
+    layout = ParallelLayout(dp=8, zero_stage=2, num_micro_batches=32)
+    here, away = (
+        step_breakdown(job(LLAMA2_7B), replace(layout, offload=offload), shape=H100, ranks_per_node=8)
+        for offload in (Offload.NONE, Offload.OPTIMIZER_HOST)
+    )
+    assert (here["offload_traffic"], here["offload_update"], away["optimizer"]) == (0, 0, 0)
+    assert away["offload_update"] > 5 * here["optimizer"]
+    moved_s = offload_terms_s(job(LLAMA2_7B), LayoutTable.of([replace(layout, offload=Offload.OPTIMIZER_HOST)]), H100)
+    assert 0 < away["offload_traffic"] < 0.2 * moved_s["offload_traffic"][0]
+    others = here.keys() - {"offload_traffic", "offload_update", "optimizer"}
+    assert all(away[name] == here[name] for name in others)
 
 
 def test_lora_counts_no_weight_gradients_of_frozen_matrices() -> None:
