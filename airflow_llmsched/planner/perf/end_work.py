@@ -32,6 +32,19 @@ def embedding_operations(work: LayerWork) -> Iterator[Operation]:
 
 
 def head_operations(work: LayerWork) -> Iterator[Operation]:
+    """The head, and once more for each block of multi-token prediction, which makes one input of two before its layer.
+
+    DeepSeek-AI 2024, "DeepSeek-V3", section 2.2. The blocks' layers are counted with the last stage's.
+    """
+    model = work.job.model
+    yield from _logits(work)
+    for _ in range(model.num_predict_ahead_layers):
+        yield work.elementwise(Part.NORMS, NORM, 2 * model.hidden_size * work.own_tokens_C)
+        yield work.product(Part.OUT, n=model.hidden_size / work.table.tp_C, k=2 * model.hidden_size)
+        yield from _logits(work)
+
+
+def _logits(work: LayerWork) -> Iterator[Operation]:
     """The last norm, logits (which stay in 16 bits when layers are narrower) and cross-entropy."""
     model, tp_C = work.job.model, work.table.tp_C
     yield work.elementwise(Part.NORMS, NORM, model.hidden_size * work.own_tokens_C)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from airflow_llmsched.domain.workload import LatentAttention, Positions
 from airflow_llmsched.planner.layout_table import FloatArray, LayoutTable
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.layers import LayerKind
 from airflow_llmsched.planner.perf.ops import BACKWARD_ATTENTION_RATIO, Device, Number, Operation, Part, Pass
-from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices, shared_expert_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,36 +69,54 @@ class LayerWork:
     def operations(self, kind: LayerKind) -> Iterator[Operation]:
         """Yield what a layer does, in order."""
         model, table = self.job.model, self.table
-        h = model.hidden_size
-        q, kv = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
-        heads_C = np.maximum(1, table.tp_C / model.num_kv_heads)  # key and value heads are copied where there are few
+        h, q, key, value, context = (
+            model.hidden_size, model.query_size, model.key_size, model.value_size, model.context_size,
+        )  # fmt: skip
         yield self.elementwise(Part.NORMS, NORM, h * self.own_tokens_C)
-        yield self.product(Part.QKV, n=(q + 2 * kv * heads_C) / table.tp_C, k=h)
+        yield from self.latents(model.latent) if model.latent else self.inputs()
         if model.qk_norm:
-            yield self.elementwise(Part.NORMS, NORM, (q + kv) / table.tp_C * self.tokens_C)
-        if model.positions.value == "rotary":
-            yield self.elementwise(Part.QKV, ROTARY, (q + kv) / table.tp_C * self.tokens_C)
-        yield self.elementwise(Part.QKV, TRANSPOSE, (2 * q + 2 * kv) / table.tp_C * self.tokens_C)
+            yield self.elementwise(Part.NORMS, NORM, (q + key) / table.tp_C * self.tokens_C)
+        if model.positions is Positions.ROTARY:
+            yield self.elementwise(Part.QKV, ROTARY, (q + key) / table.tp_C * self.tokens_C)
+        yield self.elementwise(Part.QKV, TRANSPOSE, (q + key + value + context) / table.tp_C * self.tokens_C)
         yield from self.core(kind)
-        yield self.product(Part.OUT, n=h, k=q / table.tp_C)
+        yield self.product(Part.OUT, n=h, k=context / table.tp_C)
         yield self.elementwise(Part.RESIDUAL, RESIDUAL, h * self.own_tokens_C)
-        yield self.elementwise(Part.NORMS, NORM, h * self.own_tokens_C)
+        for _ in range(model.num_norms_per_layer - 1):
+            yield self.elementwise(Part.NORMS, NORM, h * self.own_tokens_C)
         if kind.is_moe:
             yield from self.experts()
         else:
             yield from self.mlp(model.ffn_hidden_size)
         yield self.elementwise(Part.RESIDUAL, RESIDUAL, h * self.own_tokens_C)
 
+    def inputs(self) -> Iterator[Operation]:
+        """Queries, keys and values in one product; key and value heads are copied where there are few."""
+        model, tp_C = self.job.model, self.table.tp_C
+        copies_C = np.maximum(1, tp_C / model.num_kv_heads)
+        wide_C = model.query_size + (model.key_size + model.value_size) * copies_C
+        yield self.product(Part.QKV, n=wide_C / tp_C, k=model.hidden_size)
+
+    def latents(self, latent: LatentAttention) -> Iterator[Operation]:
+        """Multi-head latent attention: down to the latents, whole on each rank, a norm on each, and up to the heads."""
+        model, tp_C = self.job.model, self.table.tp_C
+        down = (latent.query_latent_size or 0) + latent.kv_latent_size
+        yield self.product(Part.QKV, n=down + latent.rope_head_size, k=model.hidden_size)
+        yield self.elementwise(Part.NORMS, NORM, down * self.tokens_C)
+        yield self.product(Part.QKV, n=model.query_size / tp_C, k=latent.query_latent_size or model.hidden_size)
+        per_head = model.head_size - latent.rope_head_size + latent.value_head_size
+        yield self.product(Part.QKV, n=model.num_heads * per_head / tp_C, k=latent.kv_latent_size)
+
     def core(self, kind: LayerKind) -> Iterator[Operation]:
         """Attention itself. Fused kernels skip what a causal mask hides; unfused ones write all scores to memory."""
         job, model, table = self.job, self.job.model, self.table
         sequence = job.sequence_length_tokens
         window = min(sequence, kind.window_tokens or sequence)
-        q, kv = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
+        q, kv, context = model.query_size, model.key_size + model.value_size, model.context_size
         if job.software.fused_attention:
             keys = window * (1 - window / (2 * sequence))
-            flop_C = 4 * self.tokens_C * keys * q / table.tp_C
-            moved_C = job.compute_bytes * self.tokens_C * (2 * q + 2 * kv * table.cp_C) / table.tp_C
+            flop_C = 2 * self.tokens_C * keys * (q + context) / table.tp_C
+            moved_C = job.compute_bytes * self.tokens_C * (q + context + kv * table.cp_C) / table.tp_C
             forward = self.device.fused_attention(
                 flop=flop_C, num_keys=window, head_size=model.head_size, num_bytes=moved_C
             )
@@ -110,9 +129,9 @@ class LayerWork:
         heads_C = table.micro_batch_C * model.num_heads / table.tp_C
         rows_C = sequence / table.cp_C
         scores = self.device.product(rows_C, sequence, model.head_size, num_groups=heads_C, wide=True)
-        context = self.device.product(rows_C, model.head_size, sequence, num_groups=heads_C, wide=True)
+        summed = self.device.product(rows_C, model.value_head_size, sequence, num_groups=heads_C, wide=True)
         yield Operation(
-            part=Part.CORE, forward=_attention(scores + context), backward=_attention(scores + context.times(3))
+            part=Part.CORE, forward=_attention(scores + summed), backward=_attention(scores + summed.times(3))
         )
         yield self.softmax(heads_C, heads_C * rows_C * sequence)
 
@@ -158,7 +177,7 @@ class LayerWork:
         yield self.elementwise(Part.ACTIVATION, activation, width_C * copies_C)
         yield self.product(Part.MLP, n=model.hidden_size, k=width_C, m=rows_C, num_groups=num_local_C)
         if experts.num_shared:
-            yield from self.mlp(experts.num_shared * experts.expert_hidden_size)
+            yield from self.mlp(experts.num_shared * shared_expert_size(experts))
 
     def product(
         self, part: Part, *, n: Number, k: Number, m: Number | None = None, num_groups: Number | None = None,

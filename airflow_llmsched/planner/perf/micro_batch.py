@@ -23,6 +23,7 @@ from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.layer_work import LayerWork
 from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.memory_states import layers_with_ahead
 from airflow_llmsched.planner.perf.ops import Device, Operation, Part, Pass
 from airflow_llmsched.planner.perf.stages import telling_stages
 
@@ -108,12 +109,13 @@ def slowest_micro_batch(job: TransformerJob, table: LayoutTable, machine: Machin
     host_s = 0.0 if job.software.recorded_launches else machine.reached.host_kernel_s
     worst: MicroBatch | None = None
     everything = list(layer_kinds(job.model))
+    everything += everything[-1:] * job.model.num_predict_ahead_layers
     whole = _terms(
         _sum([*layers, first, last], [np.array(float(everything.count(kind))) for kind in kinds] + [ones_U, ones_U]),
         host_s=host_s,
     )
     for stage in telling_stages(job.model, stages):
-        counts = [*stage.num_KC, stage.is_first_C, stage.is_last_C]
+        counts = [*layers_with_ahead(job.model, stage), stage.is_first_C, stage.is_last_C]
         found = _terms(_sum([*layers, first, last], counts), host_s=host_s)
         worst = found if worst is None else _slower(worst, found)
     assert worst is not None
@@ -263,10 +265,11 @@ def _tensor_collective_s(work: LayerWork, machine: Machine) -> FloatArray:
 def _tensor_parallel(work: LayerWork, kind: LayerKind, machine: Machine) -> dict[Phase, FloatArray]:
     """One for attention and one for a dense MLP or shared experts, in each pass (Shoeybi et al. 2019).
 
-    Routed experts need none: their tokens stay split along the sequence (Megatron-Core).
+    Routed experts need none: their tokens stay split along the sequence (Megatron-Core). A parallel block sums
+    attention and MLP before its one (Wang and Komatsuzaki 2021, GPT-J).
     """
     experts = work.job.model.experts if kind.is_moe else None
-    num = 1 if experts is not None and not experts.num_shared else 2
+    num = 1 if work.job.model.parallel_block or (experts is not None and not experts.num_shared) else 2
     one_s = _tensor_collective_s(work, machine)
     recompute_C, modules_C = work.table.recompute_C, work.table.modules_C
     mlp_again_C = (recompute_C == MODULES) & ((modules_C & MODULE_BIT[RecomputeModule.MLP]) > 0)
@@ -281,7 +284,7 @@ def _context_parallel(work: LayerWork, machine: Machine) -> dict[Phase, FloatArr
     """Keys and values go round a ring forward, with their gradients backward (Liu et al. 2023)."""
     job, model, table = work.job, work.job.model, work.table
     span = machine.span(stride_C=table.tp_C, size_C=table.cp_C)
-    kv_C = 2 * model.num_kv_heads * model.head_size / np.minimum(table.tp_C, model.num_kv_heads)
+    kv_C = (model.key_size + model.value_size) / np.minimum(table.tp_C, model.num_kv_heads)
     num_bytes = job.compute_bytes * kv_C * table.micro_batch_C * job.sequence_length_tokens
     one_s = all_gather_s(num_bytes=num_bytes, span=span)
     return {

@@ -48,3 +48,9 @@ def test_the_embedding_multiplies_nothing() -> None:
     (operation,) = embedding_operations(work(job(LLAMA2_7B)))
     assert operation.forward.matmul_s == operation.backward.matmul_s == 0
     assert operation.forward.total_s > 0
+
+
+def test_predicting_a_token_further_ahead_takes_the_head_again_and_one_input_of_two() -> None:
+    ahead = replace(LLAMA2_7B, num_predict_ahead_layers=1)
+    projection_s = head_s(job(ahead)) - 2 * head_s(job(LLAMA2_7B))
+    assert 0 < projection_s < 0.5 * head_s(job(LLAMA2_7B))

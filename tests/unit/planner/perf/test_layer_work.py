@@ -19,7 +19,7 @@ from airflow_llmsched.planner.perf.ops import Device, Part
 from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.perf.software import Software
 from tests.support.fleets import job
-from tests.support.models import LLAMA2_7B, LLAMA2_70B, MIXTRAL_8X7B
+from tests.support.models import DEEPSEEK_V3, GEMMA2_9B, LLAMA2_7B, LLAMA2_70B, MIXTRAL_8X7B
 
 IDEAL = Rates(
     matmul_ratio=1.0, matmul_half_depth_size=0.0, matmul_half_area_size=0.0, attention_ratio=1.0, memory_ratio=1.0,
@@ -28,6 +28,9 @@ IDEAL = Rates(
 H100 = node_shape("p5.48xlarge").accelerator
 PEAK = 9.895e14
 MEMORY_IS_FREE = replace(H100, memory_bandwidth_bytes_per_s=1e30)
+
+
+DEEPSEEK_V3_DENSE = replace(DEEPSEEK_V3, experts=None, num_predict_ahead_layers=0)
 
 
 def work(task: TransformerJob, layout: ParallelLayout, accelerator=H100) -> LayerWork:  # type: ignore[no-untyped-def]
@@ -39,7 +42,7 @@ def seconds(built: LayerWork, model: ModelShape, *, phase: str = "forward", part
     return sum(float(np.squeeze(getattr(each, phase).total_s)) for each in operations)
 
 
-@pytest.mark.parametrize("model", [LLAMA2_7B, LLAMA2_70B])
+@pytest.mark.parametrize("model", [LLAMA2_7B, LLAMA2_70B, GEMMA2_9B, DEEPSEEK_V3_DENSE], ids=lambda model: model.name)
 def test_with_free_memory_and_ideal_rates_a_layer_takes_its_operations(model: ModelShape) -> None:
     """Scores apart: a fused kernel skips half of them, for the mask."""
     flops = layer_flops(model, distinct_kinds(model)[0], sequence_length_tokens=4096)
@@ -49,6 +52,21 @@ def test_with_free_memory_and_ideal_rates_a_layer_takes_its_operations(model: Mo
     backward_s = seconds(built, model, phase="backward") - seconds(built, model, phase="backward", part=Part.CORE)
     assert backward_s == pytest.approx(2 * products_s)
     assert seconds(built, model, phase="weight_gradient") == pytest.approx(products_s)
+
+
+def test_tensor_parallelism_does_not_divide_the_way_to_a_latent() -> None:
+    whole, split = (work(job(DEEPSEEK_V3_DENSE), ParallelLayout(dp=1, tp=tp), MEMORY_IS_FREE) for tp in (1, 8))
+    down_s = 4096 * 2 * 7168 * (1536 + 512 + 64) / PEAK
+    whole_s, split_s = (seconds(each, DEEPSEEK_V3_DENSE, part=Part.QKV) for each in (whole, split))
+    assert split_s - down_s == pytest.approx((whole_s - down_s) / 8)
+
+
+def test_a_layer_with_four_norms_takes_twice_the_time_of_two_in_them() -> None:
+    two = replace(GEMMA2_9B, num_norms_per_layer=2)
+    four_s, two_s = (
+        seconds(work(job(model), ParallelLayout(dp=1)), model, part=Part.NORMS) for model in (GEMMA2_9B, two)
+    )
+    assert four_s == pytest.approx(2 * two_s)
 
 
 def test_experts_of_one_rank_compute_for_the_tokens_of_all() -> None:

@@ -98,3 +98,18 @@ def test_overlapped_tensor_parallelism_exposes_less() -> None:
 def test_experts_of_other_ranks_cost_an_all_to_all() -> None:
     alone, spread = (price(job(MIXTRAL_8X7B), ParallelLayout(dp=8, ep=ep)) for ep in (1, 8))
     assert spread.terms_s["expert_parallel"][0] > alone.terms_s["expert_parallel"][0] == 0
+
+
+def test_a_parallel_block_sums_attention_and_mlp_before_it_sends_them() -> None:
+    layout = ParallelLayout(dp=1, tp=8)
+    one, two = (
+        price(job(replace(LLAMA2_7B, parallel_block=is_parallel)), layout).terms_s["tensor_parallel"][0]
+        for is_parallel in (True, False)
+    )
+    assert one == pytest.approx(two / 2, rel=0.05)
+
+
+def test_predicting_ahead_costs_the_last_stage_one_more_layer() -> None:
+    ahead = replace(LLAMA2_7B, num_predict_ahead_layers=1)
+    seconds = [float(price(job(model), ParallelLayout(dp=1, pp=4)).total_s_C[0]) for model in (LLAMA2_7B, ahead)]
+    assert 1 + 1 / 8 < seconds[1] / seconds[0] < 1 + 2 / 8
