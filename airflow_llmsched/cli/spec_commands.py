@@ -102,7 +102,6 @@ def _budget(budget: BudgetSpec) -> str:
 def _ranks(workload: WorkloadSpec) -> str:
     wish, capacity = workload.parallelism, workload.capacity
     most = "any number" if capacity.max_ranks is None else str(capacity.max_ranks)
-    pinned = [
-        f"{name}={value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(wish, name)) is not None
-    ]
+    names = ("dp", "tp", "pp", "vp", "cp", "ep", "expert_tp", "schedule", "shard_size", "offload")
+    pinned = [f"{name}={value}" for name in names if (value := getattr(wish, name)) is not None]
     return f"{capacity.min_ranks} to {most}; pinned: {', '.join(pinned) or 'nothing'}"

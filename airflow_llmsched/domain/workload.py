@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Recompute
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
 
 
 class TrainingStage(StrEnum):
@@ -273,7 +273,7 @@ class ObjectiveWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelismWish:
-    """Pinned degrees; None leaves the choice to the planner."""
+    """Pinned degrees; None leaves the choice to the planner, which offloads only where nothing fits without."""
 
     dp: int | None = None
     tp: int | None = None
@@ -283,6 +283,11 @@ class ParallelismWish:
     zero_stage: int | None = None
     micro_batch_size: int | None = None
     recompute: Recompute | None = None
+    vp: int | None = None
+    expert_tp: int | None = None
+    schedule: PipelineSchedule | None = None
+    offload: Offload | None = None
+    shard_size: int | None = None
 
 
 class RankGroup(StrEnum):

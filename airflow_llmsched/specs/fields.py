@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 
 from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Recompute
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import (
     CapacityType,
     DatasetKind,
@@ -205,6 +205,8 @@ DatasetName = Annotated[DatasetKind, _choose(DatasetKind), _words(DatasetKind)]
 LoraTargetName = Annotated[LoraTarget, _choose(LoraTarget), _words(LoraTarget)]
 PositionsName = Annotated[Positions, _choose(Positions), _words(Positions)]
 RecomputeName = Annotated[Recompute, _choose(Recompute), _words(Recompute)]
+ScheduleName = Annotated[PipelineSchedule, _choose(PipelineSchedule), _words(PipelineSchedule)]
+OffloadName = Annotated[Offload, _choose(Offload), _words(Offload)]
 RoleName = Annotated[RoleKind, _choose(RoleKind), _words(RoleKind)]
 Market = Annotated[CapacityType, _choose(CapacityType), _words(CapacityType)]
 LauncherName = Annotated[Launcher, _choose(Launcher), _words(Launcher)]

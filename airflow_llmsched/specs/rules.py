@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule
 from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
@@ -179,10 +180,43 @@ def _experts(sound: Sound) -> Iterator[Problem]:
         yield Problem(
             path=path, value=pinned.ep, hint=f"must divide the model's experts, num_routed={experts.num_routed}"
         )
-    if pinned.dp is not None and pinned.dp % pinned.ep:
-        yield Problem(
-            path=path, value=pinned.ep, hint=f"must divide dp={pinned.dp}: expert groups lie within data-parallel ones"
-        )
+    if pinned.dp and pinned.tp and pinned.cp:
+        num_ranks = pinned.dp * pinned.tp * pinned.cp
+        if num_ranks % (pinned.ep * (pinned.expert_tp or 1)):
+            hint = f"ep * expert_tp must divide dp * tp * cp = {num_ranks}, the ranks of a pipeline stage"
+            yield Problem(path=path, value=pinned.ep, hint=hint)
+
+
+def _chunks(sound: Sound) -> Iterator[Problem]:
+    pinned, shape = sound.spec.parallelism, sound.shape
+    if pinned.vp is None:
+        return
+    if pinned.vp > 1 and pinned.schedule not in (None, PipelineSchedule.INTERLEAVED):
+        hint = "several chunks on a stage interleave: write schedule: interleaved, or leave it out"
+        yield Problem(path=("parallelism", "schedule"), value=pinned.schedule.value, hint=hint)
+    if pinned.vp == 1 and pinned.schedule is PipelineSchedule.INTERLEAVED:
+        yield Problem(path=("parallelism", "vp"), value=1, hint="must be above 1 to interleave")
+    num_chunks = pinned.vp * (pinned.pp or 1)
+    if shape is not None and num_chunks > shape.num_layers:
+        hint = f"pp * vp = {num_chunks} is more than the model's num_layers={shape.num_layers}"
+        yield Problem(path=("parallelism", "vp"), value=pinned.vp, hint=hint)
+
+
+def _offload(sound: Sound) -> Iterator[Problem]:
+    pinned = sound.spec.parallelism
+    if pinned.offload in (Offload.PARAMETERS_HOST, Offload.PARAMETERS_NVME) and pinned.zero_stage not in (None, 3):
+        hint = f"needs zero_stage 3, which alone shards parameters; zero_stage is {pinned.zero_stage}"
+        yield Problem(path=("parallelism", "offload"), value=pinned.offload.value, hint=hint)
+
+
+def _shards(sound: Sound) -> Iterator[Problem]:
+    pinned = sound.spec.parallelism
+    if pinned.shard_size is None or pinned.dp is None or pinned.cp is None:
+        return
+    num_replicas = pinned.dp * pinned.cp
+    if num_replicas % pinned.shard_size or pinned.shard_size % pinned.cp:
+        hint = f"must divide dp * cp = {num_replicas} and be a multiple of cp={pinned.cp}"
+        yield Problem(path=("parallelism", "shard_size"), value=pinned.shard_size, hint=hint)
 
 
 def _batch_splits(sound: Sound) -> Iterator[Problem]:
@@ -333,6 +367,9 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"model", "parallelism"}), _heads),
     (frozenset({"model", "parallelism"}), _pipeline),
     (frozenset({"model", "parallelism"}), _experts),
+    (frozenset({"model", "parallelism"}), _chunks),
+    (frozenset({"parallelism"}), _offload),
+    (frozenset({"parallelism"}), _shards),
     (frozenset({"batch", "parallelism"}), _batch_splits),
     (frozenset({"batch", "model"}), _positions),
     (frozenset({"capacity", "parallelism"}), _ranks),

@@ -220,12 +220,21 @@ class ParallelismBlock(Block):
     tp: f.Count | None = Field(None, description="Tensor-parallel degree; divides the heads.")
     pp: f.Count | None = Field(None, description="Pipeline degree; at most the layers.")
     cp: f.Count | None = Field(None, description="Context-parallel degree; divides the sequence length.")
-    ep: f.Count | None = Field(None, description="Expert-parallel degree; divides dp and the experts.")
+    ep: f.Count | None = Field(None, description="Expert-parallel degree; divides the experts.")
     zero_stage: Annotated[int, Field(ge=0, le=3)] | None = Field(
         None, description="0 replicates; 1 shards optimizer state, 2 gradients too, 3 parameters too."
     )
     micro_batch_size: f.Count | None = Field(None, description="Sequences of one forward pass on one rank.")
     recompute: f.RecomputeName | None = Field(None, description="Activations computed again in the backward pass.")
+    vp: f.Count | None = Field(None, description="Chunks of layers on each pipeline stage; above 1 they interleave.")
+    expert_tp: f.Count | None = Field(None, description="Ranks that split each routed expert; as a rule 1 or tp.")
+    schedule: f.ScheduleName | None = Field(None, description="Order of the pipeline's passes.")
+    offload: f.OffloadName | None = Field(
+        None, description="What leaves the accelerator's memory. Left out: nothing, unless nothing fits without."
+    )
+    shard_size: f.Count | None = Field(
+        None, description="Replicas (of dp * cp) that ZeRO shards over, the rest being copies, as in HSDP."
+    )
 
 
 class LevelWishBlock(Block):

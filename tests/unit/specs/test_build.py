@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Recompute
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BudgetSpec,
@@ -47,6 +47,7 @@ FULL = {
     "objective": {"cost": 1, "latency": 2, "fairness": 3, "reliability": 4, "energy": 5},
     "parallelism": {
         "dp": 2, "tp": 2, "pp": 2, "cp": 2, "ep": 1, "zero_stage": 1, "micro_batch_size": 4, "recompute": "full",
+        "vp": 3, "expert_tp": 1, "schedule": "interleaved", "offload": "optimizer_host", "shard_size": 4,
     },
     "placement": {"gang": {"required": "zone", "preferred": "rack"}, "tp": {"required": "node"}},
     "roles": [{"kind": "trainer"}, {"kind": "evaluator", "num_ranks": 2, "command": ["e"], "accelerators_per_rank": 3}],
@@ -96,8 +97,9 @@ def test_every_block_reaches_the_workload_with_its_units() -> None:
     assert spec.budget == BudgetSpec(num_steps=7, deadline_s=129_600.0, max_usd=120.0)
     assert spec.objective == ObjectiveWeights(throughput=0, cost=1, latency=2, fairness=3, reliability=4, energy=5)
     assert spec.parallelism == ParallelismWish(
-        dp=2, tp=2, pp=2, cp=2, ep=1, zero_stage=1, micro_batch_size=4, recompute=Recompute.FULL
-    )
+        dp=2, tp=2, pp=2, cp=2, ep=1, zero_stage=1, micro_batch_size=4, recompute=Recompute.FULL, vp=3,
+        expert_tp=1, schedule=PipelineSchedule.INTERLEAVED, offload=Offload.OPTIMIZER_HOST, shard_size=4,
+    )  # fmt: skip
 
 
 def test_what_surrounds_the_training_reaches_the_workload_too() -> None:
