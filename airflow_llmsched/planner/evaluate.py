@@ -11,14 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from airflow_llmsched.domain.hardware import Accelerator, NodeShape
 from airflow_llmsched.domain.plan import Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import memory_terms
 from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
+
+HEADROOM_RATIO = 0.05
+"""Share of an accelerator's memory that a plan leaves free. An assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,19 +40,6 @@ class Evaluation:
     tokens_per_step: int
     model_flop: int
     peak_flop_per_s: float
-
-    def take(self, chosen: BoolArray | IntArray) -> Evaluation:
-        """Keep some candidates, by mask or by index."""
-        return Evaluation(
-            table=self.table.take(chosen),
-            step_terms_s={name: seconds[chosen] for name, seconds in self.step_terms_s.items()},
-            memory_terms_bytes={name: num_bytes[chosen] for name, num_bytes in self.memory_terms_bytes.items()},
-            step_s_C=self.step_s_C[chosen],
-            memory_bytes_C=self.memory_bytes_C[chosen],
-            tokens_per_step=self.tokens_per_step,
-            model_flop=self.model_flop,
-            peak_flop_per_s=self.peak_flop_per_s,
-        )
 
     def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
         """Return what is predicted for one candidate, terms that are zero left out."""
@@ -71,20 +62,39 @@ class Evaluation:
 def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Evaluation:
     """Price every candidate on one machine. Raises ``KeyError`` when the accelerator lacks the number format."""
     job = job_of(workload)
-    reserved_bytes = machine.shape.accelerator.reserved_bytes
-    if job is None:
-        seconds = demand_step_terms(workload, table, machine)
-        num_bytes = demand_memory_terms(workload, table, reserved_bytes=reserved_bytes)
-    else:
-        seconds = step_terms(job, table, machine)
-        num_bytes = memory_terms(job, table, reserved_bytes=reserved_bytes)
+    seconds = step_seconds(workload, table, machine)
+    num_bytes = memory_bytes(workload, table, machine.shape)
     return Evaluation(
         table=table,
         step_terms_s=seconds,
         memory_terms_bytes=num_bytes,
-        step_s_C=np.sum(list(seconds.values()), axis=0) if seconds else np.zeros(len(table)),
+        step_s_C=total_s(seconds, table),
         memory_bytes_C=np.sum(list(num_bytes.values()), axis=0),
         tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
         model_flop=model_flop_per_step(job) if job else 0,
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
     )
+
+
+def step_seconds(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Mapping[str, FloatArray]:
+    """Return seconds of a step by term, for a job with a model or without."""
+    job = job_of(workload)
+    return demand_step_terms(workload, table, machine) if job is None else step_terms(job, table, machine)
+
+
+def memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -> Mapping[str, IntArray]:
+    """Return bytes of the fullest rank by term, for a job with a model or without."""
+    job, reserved_bytes = job_of(workload), shape.accelerator.reserved_bytes
+    if job is None:
+        return demand_memory_terms(workload, table, reserved_bytes=reserved_bytes)
+    return memory_terms(job, table, reserved_bytes=reserved_bytes)
+
+
+def total_s(seconds: Mapping[str, FloatArray], table: LayoutTable) -> FloatArray:
+    """Add terms up; a job that states none takes no time that is known."""
+    return np.sum(list(seconds.values()), axis=0) if seconds else np.zeros(len(table))
+
+
+def usable_bytes(accelerator: Accelerator) -> float:
+    """Return what a plan may use of an accelerator's memory."""
+    return accelerator.memory_bytes * (1 - HEADROOM_RATIO)

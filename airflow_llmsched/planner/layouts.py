@@ -1,97 +1,169 @@
-"""Every legal way to split a workload over a number of ranks, and why the others are not legal. Pure.
+"""Every legal way to split a workload over numbers of ranks, and why the others are not legal. Pure.
 
-Axis: C = candidate layout. Candidates are the full product of the degrees that multiply to the world size with expert
-parallelism, ZeRO stage, micro-batch and recomputation; each rule turns down some of what the rules before it left.
+Candidates are the full product of the degrees that multiply to the world size with expert parallelism, micro-batch,
+pipeline schedule, ZeRO stage, shard size, offload and recomputation. The product is never written out whole: most rules
+concern few factors, so it is kept in factors, and a candidate that falls out counts for all that would have come of it.
+
+Axes: C = candidate layout, S = stem (degrees, micro-batch and schedule), H = sharding (ZeRO, shard size and offload),
+P = recompute policy, D = combination of degrees. A row is a stem with one of its shardings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import Recompute
-from airflow_llmsched.domain.workload import ExpertShape, ModelShape, ParallelismWish, WorkloadSpec
-from airflow_llmsched.planner.layout_table import RECOMPUTE_ORDER, BoolArray, IntArray, LayoutTable
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.layout_rules import (
+    BATCH_RULES,
+    DEGREE_RULES,
+    SCHEDULE_RULES,
+    SHARDING_RULES,
+    LayoutRule,
+    Question,
+    Rule,
+)
+from airflow_llmsched.planner.layout_table import (
+    MODULE_BIT,
+    OFFLOAD_ORDER,
+    RECOMPUTE_ORDER,
+    SCHEDULE_ORDER,
+    IntArray,
+    LayoutTable,
+)
 from airflow_llmsched.planner.perf.job import heaviest_phase
-from airflow_llmsched.planner.perf.layers import num_dense_layers
 
-NUM_POLICIES = RECOMPUTE_ORDER.index(Recompute.FULL) + 1
-"""Recompute policies that are tried: none, selective and full."""
+Policy = tuple[int, int]
+"""Code of a recompute policy, and the bits of its modules."""
 
-
-class LayoutRule(StrEnum):
-    """Why a layout is not legal. The value is the reason as people read it."""
-
-    DP_IS_PINNED = "dp is pinned to another value"
-    SHIPPED_TRAINER = "the shipped trainer splits by data parallelism only"
-    NO_MODEL = "a job without a model is split by data parallelism only"
-    TP_DIVIDES_HEADS = "tp does not divide the attention heads"
-    TP_DIVIDES_KV_HEADS = "tp does not divide the key and value heads"
-    TP_DIVIDES_FFN = "tp does not divide the MLP width"
-    TP_INSIDE_NODE = "tp does not fit into a node"
-    PP_DIVIDES_LAYERS = "pp does not divide the layers"
-    CP_DIVIDES_SEQUENCE = "the sequence does not divide into 2 * cp parts"
-    TP_DIVIDES_SEQUENCE = "tp does not divide the sequence of a context-parallel rank"
-    EP_NEEDS_EXPERTS = "ep needs a mixture of experts"
-    EP_DIVIDES_EXPERTS = "ep does not divide the experts"
-    EP_DIVIDES_DP = "ep does not divide dp"
-    BATCH_DIVIDES = "the global batch does not divide by dp * micro-batch"
-    ZERO_NEEDS_REPLICAS = "ZeRO needs more than one replica to shard over"
+WHOLE_POLICIES: Sequence[Policy] = tuple(
+    (RECOMPUTE_ORDER.index(each), 0) for each in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+)
+"""Policies that treat a layer as a whole, from the least recomputed to the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutSpace:
-    """The legal layouts, and how many candidates fell to each rule."""
+    """The legal layouts in factors, and how many candidates fell to each rule.
 
-    table: LayoutTable
+    Stem s has the ``num_S`` shardings from ``first_S`` on, and each such row every policy. Rows are numbered in order
+    of their stems. Columns of ``stems`` that a sharding or a policy decides are placeholders.
+    """
+
+    stems: LayoutTable
+    first_S: IntArray
+    num_S: IntArray
+    zero_H: IntArray
+    shard_H: IntArray
+    offload_H: IntArray
+    policies: Sequence[Policy]
     num_candidates: int
     rejections: Mapping[str, int] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    workload: WorkloadSpec
-    world_size: int
-    slots_per_node: int
+    def __len__(self) -> int:
+        return self.num_rows * len(self.policies)
 
     @property
-    def model(self) -> ModelShape | None:
-        return self.workload.model
+    def num_rows(self) -> int:
+        """Legal layouts but for the policy."""
+        return int(self.num_S.sum())
 
     @property
-    def pins(self) -> ParallelismWish:
-        return self.workload.parallelism
+    def table(self) -> LayoutTable:
+        """All legal layouts, written out."""
+        return self.expand(self.rows, self.policies)
 
     @property
-    def num_sequences(self) -> int:
-        """Global batch; a job without batch phases has one sequence for each rank."""
-        return heaviest_phase(self.workload).num_sequences if self.workload.batch else self.world_size
+    def rows(self) -> IntArray:
+        """The number of every row."""
+        return np.arange(self.num_rows)
+
+    def stem_of(self, row_R: IntArray) -> IntArray:
+        """Return the stem of each row."""
+        return np.searchsorted(np.cumsum(self.num_S), row_R, side="right")
+
+    def expand(self, row_R: IntArray, policies: Sequence[Policy]) -> LayoutTable:
+        """Write out rows, each with every one of ``policies``, which vary fastest."""
+        stem_R = self.stem_of(row_R)
+        sharding_R = self.first_S[stem_R] + row_R - (np.cumsum(self.num_S) - self.num_S)[stem_R]
+        num_policies = len(policies)
+        stem_C, sharding_C = np.repeat(stem_R, num_policies), np.repeat(sharding_R, num_policies)
+        policy_CP = np.tile(np.array(policies, dtype=np.int64).reshape(-1, 2), (len(row_R), 1))
+        decided = {
+            "zero_C": self.zero_H[sharding_C],
+            "shard_C": self.shard_H[sharding_C],
+            "offload_C": self.offload_H[sharding_C],
+            "recompute_C": policy_CP[:, 0].copy(),
+            "modules_C": policy_CP[:, 1].copy(),
+        }
+        kept = [each.name for each in fields(LayoutTable) if each.name not in decided]
+        return LayoutTable(**decided, **{name: getattr(self.stems, name)[stem_C] for name in kept})
 
 
-def legal_layouts(workload: WorkloadSpec, *, world_size: int, slots_per_node: int) -> LayoutSpace:
-    """Return all legal layouts of ``workload`` on ``world_size`` ranks, ``slots_per_node`` of them at most on a node.
+def legal_layouts(
+    workload: WorkloadSpec,
+    *,
+    world_sizes: Iterable[int],
+    slots_per_node: int,
+    offloads: Sequence[Offload] = (Offload.NONE,),
+) -> LayoutSpace:
+    """Return all legal layouts of ``workload``.
 
     The global batch is exactly the one asked for, in every phase of a schedule. Of a pinned degree no other value is
-    tried.
+    tried. Where an axis has many values of no use, those in use are tried: experts are split as other layers are or not
+    at all, a stage into chunks that divide its layers.
+
+    Args:
+        workload: What to train.
+        world_sizes: Numbers of ranks to split it over.
+        slots_per_node: Ranks on a node at most.
+        offloads: What may leave the accelerator's memory, unless that is pinned.
 
     Raises:
-        ValueError: ``world_size`` or ``slots_per_node`` is below 1.
+        ValueError: a world size or ``slots_per_node`` is below 1.
     """
-    if world_size < 1 or slots_per_node < 1:
-        raise ValueError(f"world_size={world_size} and slots_per_node={slots_per_node} must be at least 1")
-    question = _Question(workload=workload, world_size=world_size, slots_per_node=slots_per_node)
-    table = _candidates(question)
-    num_candidates, rejections = len(table), {}
-    for rule, passes in _RULES:
-        passes_C = passes(question, table)
-        num_turned_down = len(table) - int(np.count_nonzero(passes_C))
-        if num_turned_down:
-            rejections[rule.value] = num_turned_down
-            table = table.take(passes_C)
-    return LayoutSpace(table=table, num_candidates=num_candidates, rejections=rejections)
+    sizes = list(world_sizes)
+    if sizes and min(slots_per_node, *sizes) < 1:
+        raise ValueError(f"world_sizes={sizes} and slots_per_node={slots_per_node} must be at least 1")
+    question = Question(workload=workload, slots_per_node=slots_per_node)
+    axes = _Axes(question=question, offloads=offloads if question.model else (Offload.NONE,))
+    sieve, num_policies = _Sieve(question=question), len(axes.policies())
+    degrees = LayoutTable.concatenate(axes.degrees(size) for size in sizes)
+    schedules = _Options.of((degrees.pp_C,), axes.schedules)
+    shardings = _Options.of((degrees.dp_C, degrees.cp_C), axes.shardings)
+    num_below_C = axes.num_micro_batch_sizes * schedules.num_C * shardings.num_C * num_policies
+    num_candidates = int(num_below_C.sum())
+    origin = sieve(DEGREE_RULES, degrees, num_below_C)
+
+    parent, stems = axes.with_micro_batches(degrees.take(origin))
+    origin = origin[parent]
+    kept = sieve(BATCH_RULES, stems, (schedules.num_C * shardings.num_C)[origin] * num_policies)
+    parent, rows = schedules.of_each(origin[kept])
+    origin, stems = origin[kept][parent], stems.take(kept[parent])
+    stems = replace(stems, schedule_C=rows[:, 0], vp_C=rows[:, 1])
+    kept = sieve(SCHEDULE_RULES, stems, shardings.num_C[origin] * num_policies)
+    origin, stems = origin[kept], stems.take(kept)
+
+    num_stems_C = np.bincount(origin, minlength=len(degrees))
+    parent, rows = shardings.of_each(np.flatnonzero(num_stems_C))
+    parent = np.flatnonzero(num_stems_C)[parent]
+    sharded = replace(degrees.take(parent), zero_C=rows[:, 0], shard_C=rows[:, 1], offload_C=rows[:, 2])
+    kept = sieve(SHARDING_RULES, sharded, num_stems_C[parent] * num_policies)
+    num_C = np.bincount(parent[kept], minlength=len(degrees))
+    return LayoutSpace(
+        stems=stems,
+        first_S=(np.cumsum(num_C) - num_C)[origin],
+        num_S=num_C[origin],
+        zero_H=rows[kept, 0],
+        shard_H=rows[kept, 1],
+        offload_H=rows[kept, 2],
+        policies=axes.policies(),
+        num_candidates=num_candidates,
+        rejections=sieve.rejections,
+    )
 
 
 def divisors(number: int) -> IntArray:
@@ -100,161 +172,173 @@ def divisors(number: int) -> IntArray:
     return np.array(sorted({*small, *(number // each for each in small)}), dtype=np.int64)
 
 
-def _candidates(question: _Question) -> LayoutTable:
-    pins, world = question.pins, question.world_size
-    degrees = divisors(world)
-    experts = question.model.experts if question.model else None
-    # Nothing says that a job without a model accumulates gradients: each rank takes its share of the batch at once.
-    share = max(question.num_sequences // world, 1)
-    micro_batches = divisors(question.num_sequences) if question.model else np.array([share], dtype=np.int64)
-    axes = (
-        _choices(pins.tp, degrees),
-        _choices(pins.pp, degrees),
-        _choices(pins.cp, degrees),
-        _choices(pins.ep, divisors(experts.num_routed) if experts else [1]),
-        _choices(pins.zero_stage, range(4) if question.model else [0]),
-        _choices(pins.micro_batch_size, micro_batches),
-        _choices(
-            None if pins.recompute is None else RECOMPUTE_ORDER.index(pins.recompute),
-            range(NUM_POLICIES) if question.model else [0],
-        ),
-    )
-    tp_T, pp_T, cp_T = (axis.ravel() for axis in np.meshgrid(*axes[:3], indexing="ij"))
-    fits_T = world % (tp_T * pp_T * cp_T) == 0
-    triples = np.stack([tp_T[fits_T], pp_T[fits_T], cp_T[fits_T]], axis=1)
-    index_C, ep_C, zero_C, micro_C, recompute_C = (
-        axis.ravel() for axis in np.meshgrid(np.arange(len(triples)), *axes[3:], indexing="ij")
-    )
-    tp_C, pp_C, cp_C = triples[index_C].T
-    dp_C = world // (tp_C * pp_C * cp_C)
-    nothing_C = np.zeros_like(dp_C)
-    return LayoutTable(
-        dp_C=dp_C,
-        tp_C=tp_C,
-        pp_C=pp_C,
-        cp_C=cp_C,
-        ep_C=ep_C,
-        zero_C=zero_C,
-        micro_batch_C=micro_C,
-        num_micro_batches_C=question.num_sequences // np.maximum(dp_C * micro_C, 1),
-        recompute_C=recompute_C,
-        vp_C=np.ones_like(dp_C),
-        etp_C=tp_C,
-        schedule_C=nothing_C,
-        offload_C=nothing_C,
-        shard_C=dp_C * cp_C,
-        sequence_parallel_C=np.ones_like(dp_C),
-        modules_C=nothing_C,
-    )
+@dataclass(slots=True, kw_only=True)
+class _Sieve:
+    """Asks rules in their order, and counts what falls out."""
+
+    question: Question
+    rejections: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, rules: Sequence[tuple[LayoutRule, Rule]], table: LayoutTable, weight_C: IntArray) -> IntArray:
+        """Return the indices of what passes all rules. ``weight_C`` is the number of layouts that come of each."""
+        kept = np.arange(len(table))
+        for rule, passes in rules:
+            passes_C = passes(self.question, table)
+            if passes_C.all():
+                continue
+            num_turned_down = int(weight_C[kept[~passes_C]].sum())
+            if num_turned_down:
+                self.rejections[rule.value] = self.rejections.get(rule.value, 0) + num_turned_down
+            kept, table = kept[passes_C], table.take(passes_C)
+        return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Options:
+    """Rows of values that come up for each candidate, the same for candidates that are alike."""
+
+    rows: IntArray
+    first_C: IntArray
+    num_C: IntArray
+
+    @classmethod
+    def of(cls, columns: Sequence[IntArray], options: Callable[..., IntArray]) -> _Options:
+        """Ask for the ``options`` of each distinct combination of ``columns``."""
+        distinct, which_C = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        found = [options(*values) for values in distinct.T.tolist()]
+        counts = np.array([len(each) for each in found], dtype=np.int64)
+        rows = np.concatenate(found) if found else options(*(1 for _ in columns))[:0]
+        which_C = which_C.ravel()
+        return cls(rows=rows, first_C=(np.cumsum(counts) - counts)[which_C], num_C=counts[which_C])
+
+    def of_each(self, chosen: IntArray) -> tuple[IntArray, IntArray]:
+        """Return, for the chosen candidates, all their rows end to end, and before them whose each is."""
+        num = self.num_C[chosen]
+        parent = np.repeat(np.arange(len(chosen)), num)
+        place = np.arange(len(parent)) - np.repeat(np.cumsum(num) - num, num)
+        return parent, self.rows[self.first_C[chosen][parent] + place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """The values that are tried of each factor."""
+
+    question: Question
+    offloads: Sequence[Offload]
+
+    def degrees(self, world_size: int) -> LayoutTable:
+        """Return dp, tp, pp, cp, ep and expert-tp of one world size; the rest are placeholders."""
+        pins, experts = self.question.pins, self.question.experts
+        sizes = divisors(world_size)
+        axes = (
+            _choices(pins.tp, sizes),
+            _choices(pins.pp, sizes),
+            _choices(pins.cp, sizes),
+            _choices(pins.ep, divisors(experts.num_routed) if experts else [1]),
+            # 0 stands for as many as tp.
+            _choices(pins.expert_tp, [1, 0] if experts else [0]),
+        )
+        tp_C, pp_C, cp_C, ep_C, etp_C = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+        is_new_C = (etp_C != 0) | (tp_C > 1) | (len(axes[4]) == 1)
+        comes_up_C = (world_size % (tp_C * pp_C * cp_C) == 0) & is_new_C
+        tp_C, pp_C, cp_C, ep_C, etp_C = (each[comes_up_C] for each in (tp_C, pp_C, cp_C, ep_C, etp_C))
+        dp_C = world_size // (tp_C * pp_C * cp_C)
+        nothing_C, one_C = np.zeros_like(dp_C), np.ones_like(dp_C)
+        return LayoutTable(
+            dp_C=dp_C, tp_C=tp_C, pp_C=pp_C, cp_C=cp_C, ep_C=ep_C, etp_C=np.where(etp_C == 0, tp_C, etp_C),
+            zero_C=nothing_C, micro_batch_C=one_C, num_micro_batches_C=one_C, recompute_C=nothing_C, vp_C=one_C,
+            schedule_C=nothing_C, offload_C=nothing_C, shard_C=dp_C * cp_C, sequence_parallel_C=one_C,
+            modules_C=nothing_C,
+        )  # fmt: skip
+
+    @property
+    def num_micro_batch_sizes(self) -> int:
+        """How many micro-batch sizes come up for each combination of degrees."""
+        if self.question.pins.micro_batch_size is not None or self.question.model is None:
+            return 1
+        return len(divisors(heaviest_phase(self.question.workload).num_sequences))
+
+    def with_micro_batches(self, degrees: LayoutTable) -> tuple[IntArray, LayoutTable]:
+        """Return degrees with each micro-batch, and where they come from."""
+        workload, pinned = self.question.workload, self.question.pins.micro_batch_size
+        world_C = degrees.world_size_C
+        num_sequences_C = np.full_like(world_C, heaviest_phase(workload).num_sequences) if workload.batch else world_C
+        if pinned is not None:
+            micro_CM = np.full((len(degrees), 1), pinned, dtype=np.int64)
+        elif self.question.model is None:
+            # Nothing says that a job without a model accumulates gradients: each rank takes its share at once.
+            micro_CM = np.maximum(num_sequences_C // world_C, 1)[:, None]
+        else:
+            sizes = divisors(heaviest_phase(workload).num_sequences)
+            micro_CM = np.tile(sizes, (len(degrees), 1))
+        origin = np.repeat(np.arange(len(degrees)), micro_CM.shape[1])
+        table, micro_C = degrees.take(origin), micro_CM.ravel()
+        num_micro_batches_C = num_sequences_C[origin] // np.maximum(table.dp_C * micro_C, 1)
+        return origin, replace(table, micro_batch_C=micro_C, num_micro_batches_C=num_micro_batches_C)
+
+    def schedules(self, pp: int) -> IntArray:
+        """Return schedules with their chunks. Pins that go with no schedule come up once, for a rule to turn down."""
+        pins, model = self.question.pins, self.question.model
+        layers_per_stage = -(-model.num_layers // pp) if model else 1
+        known = list(PipelineSchedule) if model else [PipelineSchedule.ONE_F_ONE_B]
+        kinds = [pins.schedule] if pins.schedule else known
+        chunks = _choices(pins.vp, divisors(layers_per_stage)).tolist()
+        pairs = [(kind, vp) for kind in kinds for vp in chunks]
+        fitting = [
+            (kind, vp) for kind, vp in pairs
+            if (vp > 1) == (kind is PipelineSchedule.INTERLEAVED)
+            and (pp > 1 or kind is PipelineSchedule.ONE_F_ONE_B)
+        ]  # fmt: skip
+        chosen = fitting or pairs[:1]
+        return np.array([(SCHEDULE_ORDER.index(kind), vp) for kind, vp in chosen], dtype=np.int64)
+
+    def shardings(self, dp: int, cp: int) -> IntArray:
+        """Return ZeRO stages with what they may shard over, and with each offload."""
+        pins, num_replicas = self.question.pins, dp * cp
+        stages = _choices(pins.zero_stage, range(4) if self.question.model else [0]).tolist()
+        everything = [num_replicas]
+        part = [int(cp * each) for each in divisors(dp) if 1 < cp * each < num_replicas]
+        if pins.shard_size is not None:
+            everything, part = [pins.shard_size], []
+        elif self.question.uses_shipped_trainer:
+            part = []
+        offloads = [OFFLOAD_ORDER.index(each) for each in ([pins.offload] if pins.offload else self.offloads)]
+        return np.array(
+            [
+                (stage, size, offload)
+                for stage in stages
+                for size in (everything if stage == 0 else [*part, *everything])
+                for offload in offloads
+            ],
+            dtype=np.int64,
+        )
+
+    def policies(self) -> Sequence[Policy]:
+        """Return whole policies first, then the sets of modules that none of these stands for."""
+        pinned = self.question.pins.recompute
+        if self.question.model is None:
+            policies: list[Policy] = [WHOLE_POLICIES[0]]
+        elif self.question.uses_shipped_trainer and pinned is None:
+            policies = list(WHOLE_POLICIES)
+        else:
+            policies = [*WHOLE_POLICIES, *module_policies()]
+        if pinned is not None:
+            policies = [each for each in policies if each[0] == RECOMPUTE_ORDER.index(pinned)]
+        return policies
+
+
+def module_policies() -> Sequence[Policy]:
+    """Return the sets of modules that recompute different things, each once.
+
+    Core attention alone is what ``SELECTIVE`` stands for. An MLP that is computed again brings its activation back.
+    """
+    mlp, activation = MODULE_BIT[RecomputeModule.MLP], MODULE_BIT[RecomputeModule.MLP_ACTIVATION]
+    known = {0, MODULE_BIT[RecomputeModule.CORE_ATTENTION]}
+    sets = [
+        bits for bits in range(1 << len(MODULE_BIT)) if bits not in known and not (bits & mlp and bits & activation)
+    ]
+    return [(RECOMPUTE_ORDER.index(Recompute.MODULES), bits) for bits in sets]
 
 
 def _choices(pinned: int | None, options: Iterable[int] | IntArray) -> IntArray:
     return np.array(list(options) if pinned is None else [pinned], dtype=np.int64)
-
-
-def _dp_is_as_pinned(question: _Question, table: LayoutTable) -> BoolArray:
-    return np.asarray(table.dp_C == (question.pins.dp or table.dp_C))
-
-
-def _is_data_parallel_only(table: LayoutTable) -> BoolArray:
-    return np.asarray(table.tp_C * table.pp_C * table.cp_C * table.ep_C == 1)
-
-
-def _shipped_trainer_can(question: _Question, table: LayoutTable) -> BoolArray:
-    uses_shipped = question.model is not None and not question.workload.launcher.command
-    return _is_data_parallel_only(table) | (not uses_shipped)
-
-
-def _splits_without_model(question: _Question, table: LayoutTable) -> BoolArray:
-    return _is_data_parallel_only(table) | (question.model is not None)
-
-
-def _tp_divides_heads(question: _Question, table: LayoutTable) -> BoolArray:
-    return _divides(table.tp_C, question.model.num_heads if question.model else 0)
-
-
-def _tp_divides_kv_heads(question: _Question, table: LayoutTable) -> BoolArray:
-    return _divides(table.tp_C, question.model.num_kv_heads if question.model else 0)
-
-
-def _tp_divides_ffn(question: _Question, table: LayoutTable) -> BoolArray:
-    model = question.model
-    if model is None:
-        return _divides(table.tp_C, 0)
-    passes_C = _divides(table.tp_C, model.ffn_hidden_size if num_dense_layers(model) else 0)
-    return passes_C & _divides(table.tp_C, model.experts.expert_hidden_size if model.experts else 0)
-
-
-def _tp_fits_node(question: _Question, table: LayoutTable) -> BoolArray:
-    return np.asarray(table.tp_C <= question.slots_per_node)
-
-
-def _pp_divides_layers(question: _Question, table: LayoutTable) -> BoolArray:
-    return _divides(table.pp_C, question.model.num_layers if question.model else 0)
-
-
-def _cp_divides_sequence(question: _Question, table: LayoutTable) -> BoolArray:
-    """Causal load balance gives each rank one early and one late part (Megatron-LM, context parallelism)."""
-    passes_C = np.ones(len(table), dtype=np.bool_)
-    for phase in question.workload.batch:
-        passes_C &= (table.cp_C == 1) | _divides(2 * table.cp_C, phase.sequence_length_tokens)
-    return passes_C
-
-
-def _tp_divides_sequence(question: _Question, table: LayoutTable) -> BoolArray:
-    passes_C = np.ones(len(table), dtype=np.bool_)
-    for phase in question.workload.batch:
-        passes_C &= _divides(table.tp_C * table.cp_C, phase.sequence_length_tokens)
-    return passes_C
-
-
-def _ep_has_experts(question: _Question, table: LayoutTable) -> BoolArray:
-    return np.asarray((table.ep_C == 1) | (_experts(question) is not None))
-
-
-def _ep_divides_experts(question: _Question, table: LayoutTable) -> BoolArray:
-    experts = _experts(question)
-    return _divides(table.ep_C, experts.num_routed if experts else 0)
-
-
-def _ep_divides_dp(_question: _Question, table: LayoutTable) -> BoolArray:
-    return np.asarray(table.dp_C % table.ep_C == 0)
-
-
-def _batch_divides(question: _Question, table: LayoutTable) -> BoolArray:
-    passes_C = np.ones(len(table), dtype=np.bool_)
-    for phase in question.workload.batch:
-        passes_C &= _divides(table.dp_C * table.micro_batch_C, phase.num_sequences)
-    return passes_C
-
-
-def _zero_has_replicas(question: _Question, table: LayoutTable) -> BoolArray:
-    is_pinned = question.pins.zero_stage is not None
-    return np.asarray((table.zero_C == 0) | (table.dp_C * table.cp_C > 1) | is_pinned)
-
-
-def _divides(divisor_C: IntArray, number: int) -> BoolArray:
-    return np.asarray(number % divisor_C == 0)
-
-
-def _experts(question: _Question) -> ExpertShape | None:
-    return question.model.experts if question.model else None
-
-
-_RULES: tuple[tuple[LayoutRule, Callable[[_Question, LayoutTable], BoolArray]], ...] = (
-    (LayoutRule.DP_IS_PINNED, _dp_is_as_pinned),
-    (LayoutRule.SHIPPED_TRAINER, _shipped_trainer_can),
-    (LayoutRule.NO_MODEL, _splits_without_model),
-    (LayoutRule.TP_DIVIDES_HEADS, _tp_divides_heads),
-    (LayoutRule.TP_DIVIDES_KV_HEADS, _tp_divides_kv_heads),
-    (LayoutRule.TP_DIVIDES_FFN, _tp_divides_ffn),
-    (LayoutRule.TP_INSIDE_NODE, _tp_fits_node),
-    (LayoutRule.PP_DIVIDES_LAYERS, _pp_divides_layers),
-    (LayoutRule.CP_DIVIDES_SEQUENCE, _cp_divides_sequence),
-    (LayoutRule.TP_DIVIDES_SEQUENCE, _tp_divides_sequence),
-    (LayoutRule.EP_NEEDS_EXPERTS, _ep_has_experts),
-    (LayoutRule.EP_DIVIDES_EXPERTS, _ep_divides_experts),
-    (LayoutRule.EP_DIVIDES_DP, _ep_divides_dp),
-    (LayoutRule.BATCH_DIVIDES, _batch_divides),
-    (LayoutRule.ZERO_NEEDS_REPLICAS, _zero_has_replicas),
-)

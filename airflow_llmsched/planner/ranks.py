@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_llmsched.domain.workload import ModelShape, RoleKind, WorkloadSpec
+from airflow_llmsched.domain.workload import RoleKind, WorkloadSpec
+from airflow_llmsched.planner.layout_rules import keeps_stages_full
 from airflow_llmsched.planner.layouts import divisors
 
 
@@ -15,7 +16,7 @@ def rank_counts(workload: WorkloadSpec, *, max_ranks: int) -> list[int]:
     """Return all world sizes up to ``max_ranks`` (and within the capacity wish) that some split could use, ascending.
 
     A superset of what :func:`~airflow_llmsched.planner.layouts.legal_layouts` accepts: dp divides the batch of every
-    phase, tp the key and value heads, pp the layers, cp half the sequence.
+    phase, tp the heads, pp leaves no stage nearly empty, cp divides half the sequence.
     """
     pins = workload.parallelism
     most = min(max_ranks, workload.capacity.max_ranks or max_ranks)
@@ -50,16 +51,13 @@ def _model_degrees(workload: WorkloadSpec) -> list[tuple[int | None, list[int]]]
     pins, model = workload.parallelism, workload.model
     if model is None or not workload.launcher.command:
         return []
+    stages = np.arange(1, model.num_layers + 1)
     half_sequence = math.gcd(*(phase.sequence_length_tokens for phase in workload.batch)) // 2
     return [
-        (pins.tp, divisors(_tp_bound(model)).tolist()),
-        (pins.pp, divisors(model.num_layers).tolist()),
+        (pins.tp, divisors(model.num_heads).tolist()),
+        (pins.pp, stages[keeps_stages_full(stages, num_layers=model.num_layers)].tolist()),
         (pins.cp, [1, *(degree for degree in divisors(max(half_sequence, 1)).tolist() if degree > 1)]),
     ]
-
-
-def _tp_bound(model: ModelShape) -> int:
-    return math.gcd(model.num_heads, model.num_kv_heads)
 
 
 def _unbounded(workload: WorkloadSpec) -> WorkloadSpec:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.domain.placement import NotPlaced
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.planner.evaluate import usable_bytes
 from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
 from airflow_llmsched.units import GIB
-
-HEADROOM_RATIO = 0.05
-"""Share of an accelerator's memory that a plan leaves to the allocator's fragmentation. An assumption."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,13 +20,13 @@ class Obstacles:
 
     workload: WorkloadSpec
     num_candidates: int = 0
-    num_legal: int = 0
     num_free_slots: int = 0
     unknown_shapes: tuple[str, ...] = ()
     tried_counts: tuple[int, ...] = ()
     slots_per_node: int = 1
     formats: tuple[str, ...] = ()
     refusal: NotPlaced | None = None
+    breaks_wishes: bool = False
     leanest_bytes: int | None = None
     leanest_accelerator: Accelerator | None = None
     _turned_down: Counter[str] = field(default_factory=Counter)
@@ -76,7 +74,9 @@ class Obstacles:
 def relaxation(obstacles: Obstacles) -> str | None:
     """Say what would help, by how far the last candidates got."""
     if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
-        return _after_placement(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+        return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+    if obstacles.breaks_wishes:
+        return "drop a required placement wish of a group, or make it preferred"
     if obstacles.refusal is not None:
         return f"{obstacles.refusal.summary}: {obstacles.refusal.relaxation or 'nothing smaller fits either'}"
     if obstacles.formats:
@@ -86,14 +86,11 @@ def relaxation(obstacles: Obstacles) -> str | None:
     return _to_have_ranks(obstacles)
 
 
-def _after_placement(leanest_bytes: int, accelerator: Accelerator) -> str:
-    usable_bytes = accelerator.memory_bytes * (1 - HEADROOM_RATIO)
-    if leanest_bytes <= usable_bytes:
-        return "drop a required placement wish of a group, or make it preferred"
+def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:
+    needed, usable = f"{leanest_bytes / GIB:.1f} GiB", f"{usable_bytes(accelerator) / GIB:.1f} GiB"
     return (
-        f"the leanest legal layout needs {leanest_bytes / GIB:.1f} GiB on each {accelerator.name}, which has "
-        f"{usable_bytes / GIB:.1f} GiB to use: allow more ranks, a higher ZeRO stage, more recomputation or a "
-        "smaller micro-batch, or use accelerators with more memory"
+        f"the leanest legal layout needs {needed} on each {accelerator.name}, which has {usable} to use: allow more "
+        "ranks, a higher ZeRO stage, more recomputation or a smaller micro-batch, or use accelerators with more memory"
     )
 
 
@@ -102,7 +99,7 @@ def _to_be_legal(obstacles: Obstacles) -> str:
     for name, value in _pins(workload.parallelism):
         unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
         for count in reversed(obstacles.tried_counts):
-            if len(legal_layouts(unpinned, world_size=count, slots_per_node=obstacles.slots_per_node).table):
+            if len(legal_layouts(unpinned, world_sizes=[count], slots_per_node=obstacles.slots_per_node)):
                 return f"unpin parallelism.{name} = {value}: {count} ranks then have a legal layout"
     reason = next(iter(obstacles.rejections()), "no candidate came up")
     return f"no layout is legal on {', '.join(map(str, obstacles.tried_counts))} ranks, mostly because {reason}"
@@ -132,5 +129,8 @@ def _to_have_ranks(obstacles: Obstacles) -> str:
 
 
 def _pins(wish: ParallelismWish) -> list[tuple[str, object]]:
-    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "micro_batch_size", "recompute")
+    names = (
+        "dp", "tp", "pp", "cp", "ep", "zero_stage", "micro_batch_size", "recompute", "vp", "expert_tp", "schedule",
+        "offload", "shard_size",
+    )  # fmt: skip
     return [(name, getattr(wish, name)) for name in names if getattr(wish, name) is not None]

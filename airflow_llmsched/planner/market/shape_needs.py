@@ -18,6 +18,7 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
 from airflow_llmsched.planner.search import NOT_DIVISIBLE, NOT_TRIED, search
@@ -119,11 +120,12 @@ def _planned(workload: WorkloadSpec, shape: NodeShape, num_nodes: int, solver: P
 
 
 def _why_not(refused: Mapping[int, PlanSearch]) -> str:
-    """Return what stands in the way on most nodes, as far as it is not only that a number of ranks divides nothing."""
+    """Return what stands in the way on most nodes: of what is legal, or of everything if nothing is."""
     most = max(refused)
     reasons = {reason: count for reason, count in refused[most].rejections.items() if reason not in _NEVER_TRIED}
-    reason = max(reasons, key=lambda each: (reasons[each], each), default=NOT_DIVISIBLE)
+    reason = max(reasons, key=lambda each: (each not in _RULES, reasons[each], each), default=NOT_DIVISIBLE)
     return f"on which the run cannot be planned, not on {most} nodes either: {reason}"
 
 
 _NEVER_TRIED = (NOT_DIVISIBLE, NOT_TRIED)
+_RULES = frozenset(rule.value for rule in LayoutRule)

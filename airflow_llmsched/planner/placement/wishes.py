@@ -1,6 +1,7 @@
 """Whether a placement keeps the groups of a layout inside the domains that were wished for. Pure.
 
-Axes: R = rank, G = group. Ranks are numbered with tp fastest, then cp, ep, the rest of dp, and pp slowest.
+Axes: R = rank, G = group. Ranks are numbered with tp fastest, then cp, dp, and pp slowest. To experts, the ranks of a
+pipeline stage are in the same order, with expert-tp fastest, then ep (Megatron-LM, expert parallel groups).
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ def group_of_rank_R(layout: ParallelLayout, group: RankGroup) -> IntArray:
         RankGroup.GANG: (1, layout.world_size),
         RankGroup.TP: (1, layout.tp),
         RankGroup.CP: (layout.tp, layout.cp),
-        RankGroup.EP: (layout.tp * layout.cp, layout.ep),
+        RankGroup.EP: (layout.tp if layout.expert_tp is None else layout.expert_tp, layout.ep),
         RankGroup.DP: (layout.tp * layout.cp, layout.dp),
         RankGroup.PP: (layout.tp * layout.cp * layout.dp, layout.pp),
     }[group]
     return ranks_R // (stride * size) * stride + ranks_R % stride
 
 
-def num_split_groups(
-    layout: ParallelLayout, placement: Placement, tree: TopologyTree, *, group: RankGroup, level: str
-) -> int:
-    """Count groups that span more than one domain of ``level``. Raises ``ValueError`` for an unknown level."""
+def domain_of_rank_R(placement: Placement, tree: TopologyTree, *, level: str) -> IntArray:
+    """Return the number of the domain that each rank is in. Raises ``ValueError`` for an unknown level."""
     table = NodeTable.of(tree, group_size=1)
     domain_of_node = dict(zip(table.ids, table.domain_LN[table.depth(level)].tolist(), strict=True))
-    domain_R = np.array([domain_of_node[slot.node] for slot in placement.slots], dtype=np.int64)
-    pairs = np.unique(np.stack([group_of_rank_R(layout, group), domain_R]), axis=1)
-    _, num_domains_G = np.unique(pairs[0], return_counts=True)
+    return np.array([domain_of_node[slot.node] for slot in placement.slots], dtype=np.int64)
+
+
+def num_split_groups(layout: ParallelLayout, domain_R: IntArray, *, group: RankGroup) -> int:
+    """Count groups that span more than one domain."""
+    pairs = group_of_rank_R(layout, group) * (int(domain_R.max(initial=0)) + 1) + domain_R
+    groups = np.unique(pairs) // (int(domain_R.max(initial=0)) + 1)
+    _, num_domains_G = np.unique(groups, return_counts=True)
     return int(np.count_nonzero(num_domains_G > 1))

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
-from airflow_llmsched.planner.evaluate import Evaluation, evaluate
+from airflow_llmsched.planner.evaluate import Evaluation, evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
@@ -53,7 +53,5 @@ def test_a_job_that_states_nothing_of_its_time_has_none() -> None:
     assert prediction.memory_breakdown_bytes["stated"] == 7
 
 
-def test_taking_a_part_keeps_terms_and_totals_together() -> None:
-    evaluation = priced(workload(), ROWS)
-    part = evaluation.take(np.array([1]))
-    assert part.prediction(0, usd_per_hour=1.0) == evaluation.prediction(1, usd_per_hour=1.0)
+def test_a_twentieth_of_the_memory_is_left_free() -> None:
+    assert usable_bytes(H100.accelerator) == 0.95 * H100.accelerator.memory_bytes

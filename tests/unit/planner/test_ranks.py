@@ -20,7 +20,7 @@ def test_no_workable_rank_count_is_missed(model, num_sequences: int, max_ranks: 
     run = workload(model, num_sequences=num_sequences, parallelism=ParallelismWish(tp=tp, pp=pp))
     counts = rank_counts(run, max_ranks=max_ranks)
     workable = [
-        count for count in range(1, max_ranks + 1) if len(legal_layouts(run, world_size=count, slots_per_node=8).table)
+        count for count in range(1, max_ranks + 1) if len(legal_layouts(run, world_sizes=[count], slots_per_node=8))
     ]
     assert set(workable) <= set(counts)
 

@@ -23,9 +23,9 @@ from airflow_llmsched.domain.workload import (
 )
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner import search as search_module
+from airflow_llmsched.planner.evaluate import HEADROOM_RATIO
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
-from airflow_llmsched.planner.relax import HEADROOM_RATIO
 from airflow_llmsched.planner.search import MAX_PLANS, search
 from tests.support.fleets import fleet, local_workload, node, tree_of, workload
 from tests.support.models import LLAMA2_7B, LLAMA2_70B, LLAMA31_8B
@@ -55,9 +55,9 @@ def test_a_run_that_lost_half_its_nodes_is_planned_on_the_rest_with_the_same_glo
 
 def test_a_70b_model_on_64_gpus_is_searched_within_a_second() -> None:
     run, tree = workload(LLAMA2_70B, num_sequences=1024), fleet(8)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     found = find(run, tree)
-    seconds = time.perf_counter() - start_s
+    seconds = time.process_time() - start_s
     assert found.num_candidates > 20_000
     assert found.plans[0].layout.world_size == 64
     assert 0.3 < found.plans[0].prediction.mfu_ratio < 0.6

@@ -85,7 +85,7 @@ def test_bounds_on_ranks_bound_the_nodes() -> None:
     assert not isinstance(needs, str)
     assert {each.num_nodes for each in needs} <= {2, 3, 4}
     refusal = plan_shape(
-        job(capacity=CapacityWish(min_ranks=17, max_ranks=17)), node_shape("p5.48xlarge"), solver=SOLVER
+        job(capacity=CapacityWish(min_ranks=19, max_ranks=19)), node_shape("p5.48xlarge"), solver=SOLVER
     )
     assert refusal == "on which no number of ranks divides batch and model within the spec's bounds"
 

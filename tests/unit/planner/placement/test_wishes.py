@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
-from airflow_llmsched.planner.placement.wishes import group_of_rank_R, num_split_groups
+from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, group_of_rank_R, num_split_groups
 from tests.support.fleets import fleet
 
 LAYOUT = ParallelLayout(dp=4, tp=2, pp=2, cp=2, ep=2)
@@ -22,10 +24,15 @@ def members(group: RankGroup) -> list[list[int]]:
 def test_ranks_are_numbered_tensor_first_then_context_data_and_pipeline() -> None:
     assert members(RankGroup.TP)[:2] == [[0, 1], [2, 3]]
     assert members(RankGroup.CP)[:2] == [[0, 2], [1, 3]]
-    assert members(RankGroup.EP)[:2] == [[0, 4], [1, 5]]
+    assert members(RankGroup.EP)[:2] == [[0, 2], [1, 3]]
     assert members(RankGroup.DP)[0] == [0, 4, 8, 12]
     assert members(RankGroup.PP)[:2] == [[0, 16], [1, 17]]
     assert members(RankGroup.GANG) == [list(range(32))]
+
+
+def test_experts_that_are_not_split_sit_on_neighbours() -> None:
+    layout = replace(LAYOUT, expert_tp=1, ep=4)
+    assert group_of_rank_R(layout, RankGroup.EP).tolist() == [rank // 4 for rank in range(32)]
 
 
 degree = st.sampled_from([1, 2, 3])
@@ -46,7 +53,8 @@ def test_groups_that_span_domains_are_counted() -> None:
     assert isinstance(result, Placed)
 
     def split(group: RankGroup, level: str) -> int:
-        return num_split_groups(LAYOUT, result.placement, tree, group=group, level=level)
+        domain_R = domain_of_rank_R(result.placement, tree, level=level)
+        return num_split_groups(LAYOUT, domain_R, group=group)
 
     assert split(RankGroup.TP, "node") == 0
     assert split(RankGroup.DP, "node") == 8
