@@ -90,7 +90,8 @@ def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:
     needed, usable = f"{leanest_bytes / GIB:.1f} GiB", f"{usable_bytes(accelerator) / GIB:.1f} GiB"
     return (
         f"the leanest legal layout needs {needed} on each {accelerator.name}, which has {usable} to use: allow more "
-        "ranks, a higher ZeRO stage, more recomputation or a smaller micro-batch, or use accelerators with more memory"
+        "ranks, a higher ZeRO stage, more recomputation, a smaller micro-batch or an offload, or use accelerators with "
+        "more memory"
     )
 
 

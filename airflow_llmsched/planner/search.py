@@ -106,12 +106,12 @@ def search(
     excluded: frozenset[NodeId] = frozenset(),
     seed: int = 0,
     time_limit_s: float = 5.0,
+    may_offload: bool = False,
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
     Tries every usable rank count from the capacity wish's least to its most (a job without a model: the most), every
     legal layout of each, and places it on nodes of one shape. The global batch is the workload's own on any of them.
-    Where nothing fits, and the wish for parallelism says nothing of offload, every kind of it is tried too.
 
     Args:
         workload: What to train.
@@ -121,6 +121,8 @@ def search(
         excluded: Nodes that must not be used.
         seed: Passed to the solver.
         time_limit_s: Passed to the solver, for each placement.
+        may_offload: Where nothing fits otherwise, and the wish for parallelism says nothing of it, every kind of
+            offload is tried too. Not every trainer can, so it takes asking for.
 
     Raises:
         SpecError: a placement wish names a level that the topology does not have.
@@ -146,7 +148,7 @@ def search(
         )
     counts = [_counts_to_try(ask, obstacles) for ask in asks]
     shortlists: list[_Shortlist] = []
-    for offloads in (IN_PLACE, ELSEWHERE) if _may_offload(workload) else (IN_PLACE,):
+    for offloads in (IN_PLACE, ELSEWHERE) if may_offload and _can_offload(workload) else (IN_PLACE,):
         pairs = zip(asks, counts, strict=True)
         shortlists = [found for ask, tried in pairs if (found := _shortlist(ask, tried, offloads, obstacles))]
         if shortlists or obstacles.leanest_bytes is None:
@@ -171,7 +173,7 @@ def _check_levels(workload: WorkloadSpec, tree: TopologyTree) -> None:
             )
 
 
-def _may_offload(workload: WorkloadSpec) -> bool:
+def _can_offload(workload: WorkloadSpec) -> bool:
     """The shipped trainer keeps everything in place, and of a job without a model nothing is known to move."""
     return workload.parallelism.offload is None and workload.model is not None and bool(workload.launcher.command)
 

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_llmsched.codec import from_json, to_json
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import Offload
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import (
@@ -223,3 +224,24 @@ def test_a_large_fleet_is_thinned_and_says_so() -> None:
     found = find(run, fleet(64, nodes_per_rack=16))
     assert found.rejections[search_module.NOT_TRIED] > 0
     assert is_accounted_for(found)
+
+
+def test_nothing_is_offloaded_unless_it_may_be_and_nothing_fits_otherwise() -> None:
+    tight = workload(LLAMA2_70B, capacity=CapacityWish(max_ranks=4))
+    refused = find(tight, fleet(1))
+    assert not refused.plans
+    found = find(tight, fleet(1), may_offload=True)
+    assert found.plans
+    assert is_accounted_for(found)
+    assert found.num_candidates > refused.num_candidates
+    assert all(plan.layout.offload is not Offload.NONE for plan in found.plans)
+    roomy = workload(LLAMA31_8B)
+    assert find(roomy, fleet(1), may_offload=True) == find(roomy, fleet(1))
+    never = replace(tight, parallelism=ParallelismWish(offload=Offload.NONE))
+    assert not find(never, fleet(1), may_offload=True).plans
+
+
+def test_a_pinned_offload_is_the_only_one() -> None:
+    pins = ParallelismWish(offload=Offload.OPTIMIZER_HOST, tp=1)
+    found = find(workload(LLAMA31_8B, parallelism=pins), fleet(1))
+    assert {plan.layout.offload for plan in found.plans} == {Offload.OPTIMIZER_HOST}
