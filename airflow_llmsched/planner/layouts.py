@@ -114,7 +114,7 @@ def legal_layouts(
 
     The global batch is exactly the one asked for, in every phase of a schedule. Of a pinned degree no other value is
     tried. Where an axis has many values of no use, those in use are tried: experts are split as other layers are or not
-    at all, a stage into chunks that divide its layers.
+    at all, a stage into chunks that divide its layers, and of a layer the sets of modules that trainers recompute.
 
     Args:
         workload: What to train.
@@ -154,16 +154,10 @@ def legal_layouts(
     kept = sieve(SHARDING_RULES, sharded, num_stems_C[parent] * num_policies)
     num_C = np.bincount(parent[kept], minlength=len(degrees))
     return LayoutSpace(
-        stems=stems,
-        first_S=(np.cumsum(num_C) - num_C)[origin],
-        num_S=num_C[origin],
-        zero_H=rows[kept, 0],
-        shard_H=rows[kept, 1],
-        offload_H=rows[kept, 2],
-        policies=axes.policies(),
-        num_candidates=num_candidates,
+        stems=stems, first_S=(np.cumsum(num_C) - num_C)[origin], num_S=num_C[origin], zero_H=rows[kept, 0],
+        shard_H=rows[kept, 1], offload_H=rows[kept, 2], policies=axes.policies(), num_candidates=num_candidates,
         rejections=sieve.rejections,
-    )
+    )  # fmt: skip
 
 
 def divisors(number: int) -> IntArray:
@@ -328,15 +322,21 @@ class _Axes:
 
 
 def module_policies() -> Sequence[Policy]:
-    """Return the sets of modules that recompute different things, each once.
+    """Return the sets of modules that trainers are known to recompute, but for what a whole policy stands for already.
 
-    Core attention alone is what ``SELECTIVE`` stands for. An MLP that is computed again brings its activation back.
+    Megatron-LM recomputes any of core attention, norms and MLP (core attention alone is ``SELECTIVE``); torchtitan
+    every second product, beside a fused attention kernel or not.
     """
-    mlp, activation = MODULE_BIT[RecomputeModule.MLP], MODULE_BIT[RecomputeModule.MLP_ACTIVATION]
-    known = {0, MODULE_BIT[RecomputeModule.CORE_ATTENTION]}
-    sets = [
-        bits for bits in range(1 << len(MODULE_BIT)) if bits not in known and not (bits & mlp and bits & activation)
-    ]
+    core, norms, mlp, by_op = (
+        MODULE_BIT[module]
+        for module in (
+            RecomputeModule.CORE_ATTENTION,
+            RecomputeModule.NORMS,
+            RecomputeModule.MLP,
+            RecomputeModule.EVERY_SECOND_PRODUCT,
+        )
+    )
+    sets = (norms, mlp, norms | mlp, core | norms, core | mlp, core | norms | mlp, by_op, core | by_op)
     return [(RECOMPUTE_ORDER.index(Recompute.MODULES), bits) for bits in sets]
 
 

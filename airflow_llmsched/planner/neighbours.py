@@ -15,12 +15,12 @@ from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
-from airflow_llmsched.planner.evaluate import evaluate
+from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
+from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.layouts import LayoutRule, legal_layouts
+from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.perf.job import heaviest_phase
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.relax import HEADROOM_RATIO
 from airflow_llmsched.units import GB
 
 _DEGREES = ("tp", "pp", "cp")
@@ -120,10 +120,11 @@ def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape, 
     """Return the rule that turns down ``layout``, asked of the rules themselves; None when it is legal."""
     pins = {field.name: getattr(layout, field.name) for field in fields(ParallelismWish)}
     asked = replace(workload, parallelism=ParallelismWish(**pins))
-    space = legal_layouts(asked, world_size=layout.world_size, slots_per_node=slots_per_node)
+    space = legal_layouts(asked, world_sizes=[layout.world_size], slots_per_node=slots_per_node)
     wanted = LayoutTable.of([layout])
+    table = space.table
     matches_C = np.all(
-        [getattr(space.table, each.name) == getattr(wanted, each.name)[0] for each in fields(LayoutTable)], axis=0
+        [getattr(table, each.name) == getattr(wanted, each.name)[0] for each in fields(LayoutTable)], axis=0
     )
     if matches_C.any():
         return None
@@ -149,12 +150,11 @@ def _priced(
 ) -> Neighbour:
     machine = Machine(shape=shape, ranks_per_node_C=np.array([ranks_per_node], dtype=np.int64))
     evaluation = evaluate(workload, LayoutTable.of([layout]), machine)
-    usable_bytes = int(shape.accelerator.memory_bytes * (1 - HEADROOM_RATIO))
     return Neighbour(
         field=field,
         layout=layout,
         prediction=evaluation.prediction(0, usd_per_hour=plan.prediction.usd_per_hour),
-        missing_bytes=max(0, int(evaluation.memory_bytes_C[0]) - usable_bytes),
+        missing_bytes=max(0, int(evaluation.memory_bytes_C[0]) - int(usable_bytes(shape.accelerator))),
     )
 
 

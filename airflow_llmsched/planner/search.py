@@ -146,13 +146,7 @@ def search(
                 time_limit_s=time_limit_s,
             )
         )
-    counts = [_counts_to_try(ask, obstacles) for ask in asks]
-    shortlists: list[_Shortlist] = []
-    for offloads in (IN_PLACE, ELSEWHERE) if may_offload and _can_offload(workload) else (IN_PLACE,):
-        pairs = zip(asks, counts, strict=True)
-        shortlists = [found for ask, tried in pairs if (found := _shortlist(ask, tried, offloads, obstacles))]
-        if shortlists or obstacles.leanest_bytes is None:
-            break
+    shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
     plans = _choose(workload, shortlists, obstacles)
     return PlanSearch(
         plans=tuple(plans),
@@ -171,6 +165,15 @@ def _check_levels(workload: WorkloadSpec, tree: TopologyTree) -> None:
                 value=wish.level,
                 hint=f"the topology has no such level; it has {', '.join(known)}",
             )
+
+
+def _shortlists(asks: Sequence[Ask], obstacles: Obstacles, *, may_offload: bool) -> list[_Shortlist]:
+    counts = [_counts_to_try(ask, obstacles) for ask in asks]
+    pairs = list(zip(asks, counts, strict=True))
+    shortlists = [found for ask, tried in pairs if (found := _shortlist(ask, tried, IN_PLACE, obstacles))]
+    if shortlists or obstacles.leanest_bytes is None or not may_offload or not _can_offload(obstacles.workload):
+        return shortlists
+    return [found for ask, tried in pairs if (found := _shortlist(ask, tried, ELSEWHERE, obstacles))]
 
 
 def _can_offload(workload: WorkloadSpec) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from airflow_llmsched.cli.plan_settings import Target, read_target, settings_of, write_settings
+from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.workload import ParallelismWish
 from airflow_llmsched.errors import SpecError
@@ -23,8 +24,8 @@ RUN = workload(LLAMA31_8B, num_sequences=64)
 def staged() -> PlanSearch:
     """A best plan with stages, which DeepSpeed cannot say, before one without."""
     one, other = (
-        search(replace(RUN, parallelism=ParallelismWish(pp=pp)), fleet(1), node_shapes(), solver=BestFitSolver())
-        for pp in (2, 1)
+        search(replace(RUN, parallelism=pins), fleet(1), node_shapes(), solver=BestFitSolver())
+        for pins in (ParallelismWish(pp=pp, recompute=Recompute.FULL) for pp in (2, 1))
     )
     without = next(plan for plan in other.plans if plan.layout.cp == 1 and plan.layout.zero_stage)
     return PlanSearch(plans=(one.plans[0], without))

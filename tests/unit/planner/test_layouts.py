@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -168,12 +168,14 @@ def test_sets_of_modules_are_tried_once_for_what_they_recompute() -> None:
     table = legal_layouts(pinned(dp=1, micro_batch_size=1), world_sizes=[1], slots_per_node=8).table
     layouts = [table.at(index) for index in range(len(table))]
     assert [layout.recompute for layout in layouts[:3]] == [Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL]
-    sets = [set(layout.recompute_modules) for layout in layouts[3:]]
-    assert len(sets) == len(module_policies())
-    assert set() not in sets
-    assert {RecomputeModule.CORE_ATTENTION} not in sets
-    assert {RecomputeModule.NORMS, RecomputeModule.CORE_ATTENTION} in sets
-    assert not [each for each in sets if {RecomputeModule.MLP, RecomputeModule.MLP_ACTIVATION} <= each]
+    sets = [frozenset(layout.recompute_modules) for layout in layouts[3:]]
+    assert len(set(sets)) == len(sets) == len(module_policies())
+    by_megatron = {RecomputeModule.CORE_ATTENTION, RecomputeModule.NORMS, RecomputeModule.MLP}
+    megatron = {frozenset(each) for size in (1, 2, 3) for each in combinations(by_megatron, size)}
+    assert megatron - set(sets) == {frozenset({RecomputeModule.CORE_ATTENTION})}
+    assert {each - {RecomputeModule.CORE_ATTENTION} for each in sets if each not in megatron} == {
+        frozenset({RecomputeModule.EVERY_SECOND_PRODUCT})
+    }
 
 
 def test_the_shipped_trainer_gets_data_parallelism_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
-from airflow_llmsched.planner.layouts import LayoutRule
+from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver

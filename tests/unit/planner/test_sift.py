@@ -37,7 +37,7 @@ def sifted(run: WorkloadSpec, space: LayoutSpace, shape: NodeShape, *, num_group
 
 
 def exhaustive(run: WorkloadSpec, space: LayoutSpace, shape: NodeShape) -> list[tuple[float, int]]:
-    """Return seconds and bytes of all legal layouts that fit; some are evaluated alone too, to see that it is no other."""
+    """Return seconds and bytes of all legal layouts that fit; some are evaluated alone too, to see that all is well."""
     table = space.table
     everything = evaluate(run, table, Machine(shape=shape, ranks_per_node_C=np.full(len(table), 8)))
     for index in range(0, len(table), 1 + len(table) // 50):
