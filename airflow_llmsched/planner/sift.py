@@ -22,7 +22,7 @@ from airflow_llmsched.planner.factored import code
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace, Policy
 from airflow_llmsched.planner.pareto import is_beyond, staircase
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 
 BLOCK_SIZE = 1 << 17
 """Candidates that are written out at once: so few that a block's arrays stay near the processor."""

@@ -13,7 +13,7 @@ from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.step import Machine
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.sift import Contenders, Sift
 from tests.support.fleets import workload
 from tests.support.models import LLAMA31_8B, MIXTRAL_8X7B
