@@ -92,6 +92,11 @@ def stage_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> 
     return states | activations | {"allocator": states["allocator"] + activations["allocator"]}
 
 
+def passing_ratio(job: TransformerJob) -> float:
+    """Return what the allocator holds beside what comes and goes, as a share of it."""
+    return FRAGMENTED_RATIO if job.software.expandable_segments else FRAGMENTED_SEGMENTS_RATIO
+
+
 def describe_rank(layout: ParallelLayout, *, stage: int) -> str:
     """Say which ranks of a layout a stage's figures belong to, and what they have that others have not."""
     if layout.pp == 1:
@@ -152,6 +157,5 @@ def _totals_SC(halves: Sequence[_Half]) -> IntArray:
 
 def _with_allocator(job: TransformerJob, terms: dict[str, IntArray]) -> dict[str, IntArray]:
     """Add what the allocator holds beyond the tensors that come and go."""
-    ratio = FRAGMENTED_RATIO if job.software.expandable_segments else FRAGMENTED_SEGMENTS_RATIO
     passing_C = np.sum([num_bytes_C for name, num_bytes_C in terms.items() if name not in LASTING_TERMS], axis=0)
-    return terms | {"allocator": np.ceil(ratio * passing_C).astype(np.int64)}
+    return terms | {"allocator": np.ceil(passing_ratio(job) * passing_C).astype(np.int64)}

@@ -39,6 +39,9 @@ LAYER_COLUMNS = (
 )  # fmt: skip
 """What the bytes of one layer depend on."""
 
+ACTIVATION_TERMS = ("activations", "logits", "recomputed_layer", "activation_gradients")
+"""What :meth:`StageActivations.terms` returns."""
+
 _CORE, _NORMS, _ACT, _MLP, _QKV, _SECOND = (
     MODULE_BIT[module]
     for module in (

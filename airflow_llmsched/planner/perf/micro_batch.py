@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from airflow_llmsched.domain.layout import Recompute, RecomputeModule
+from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import MODULE_BIT, RECOMPUTE_ORDER, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import all_gather_s, all_reduce_s, all_to_all_s
@@ -25,6 +26,7 @@ from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds, laye
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_states import layers_with_ahead
 from airflow_llmsched.planner.perf.ops import Device, Operation, Part, Pass
+from airflow_llmsched.planner.perf.parameters import num_mlp_matrices
 from airflow_llmsched.planner.perf.stages import telling_stages
 
 SELECTIVE, FULL, MODULES = (
@@ -236,10 +238,24 @@ def _computed(operations: Sequence[Operation], work: LayerWork) -> Costs:
             | ((recompute_C == SELECTIVE) & stored)
             | ((recompute_C == MODULES) & ((modules_C & bits) > 0))
         )
-        add(Phase.AGAIN, operation.forward, again_C.astype(np.float64))
+        second_C = (recompute_C == MODULES) & ((modules_C & MODULE_BIT[RecomputeModule.EVERY_SECOND_PRODUCT]) > 0)
+        shares_C = np.maximum(again_C, second_C * _second_product_share(work.job.model, operation.part))
+        add(Phase.AGAIN, operation.forward, np.asarray(shares_C, dtype=np.float64))
         key = Cost(WEIGHT_GRADIENT, Phase.BACKWARD)
         costs[key] = np.asarray(costs.get(key, 0.0) + (0.0 if frozen else operation.weight_gradient.total_s))
     return costs
+
+
+def _second_product_share(model: ModelShape, part: Part) -> float:
+    """Return what share of a part's work is done again when every second product is.
+
+    That is keys, attention's output and the second branch of a gated MLP, with all that lies between products.
+    """
+    if part is Part.QKV:
+        return model.key_size / (model.query_size + model.key_size + model.value_size)
+    if part is Part.MLP:
+        return (num_mlp_matrices(model) - 2) / num_mlp_matrices(model)
+    return float(part in {Part.NORMS, Part.ACTIVATION, Part.RESIDUAL, Part.OUT})
 
 
 def _end_costs(work: LayerWork, operations: Iterable[Operation], machine: Machine) -> Costs:

@@ -58,6 +58,17 @@ def telling_stages(model: ModelShape, table: LayoutTable) -> Iterator[StageLayer
         )
 
 
+def every_stage(model: ModelShape, *, pp: int, vp: int) -> Iterator[StageLayers]:
+    """Yield all stages of one candidate, first to last."""
+    for stage, num_K in enumerate(_num_SK(model, pp=pp, vp=vp)):
+        yield StageLayers(
+            stage_C=np.array([stage]),
+            num_KC=num_K[:, None],
+            is_first_C=np.array([stage == 0]),
+            is_last_C=np.array([stage == pp - 1]),
+        )
+
+
 def stage_bounds(num_layers: int, *, num_chunks: int) -> IntArray:
     """Return where each chunk of consecutive layers begins, and the end of the last: ``num_chunks + 1`` numbers.
 

@@ -65,6 +65,16 @@ def test_recomputed_modules_cost_their_own_passes() -> None:
     assert again_s(RecomputeModule.MLP, RecomputeModule.MLP_ACTIVATION) == pytest.approx(mlp)
 
 
+def test_every_second_product_again_costs_more_than_what_lies_between_products_and_less_than_all() -> None:
+    def again_s(*modules: RecomputeModule) -> float:
+        layout = ParallelLayout(dp=1, recompute=Recompute.MODULES, recompute_modules=modules)
+        return float(price(job(LLAMA2_7B), layout).terms_s["recompute"][0])
+
+    between = again_s(RecomputeModule.NORMS, RecomputeModule.MLP_ACTIVATION)
+    everything = float(price(job(LLAMA2_7B), ParallelLayout(dp=1, recompute=Recompute.FULL)).terms_s["recompute"][0])
+    assert between < again_s(RecomputeModule.EVERY_SECOND_PRODUCT) < 0.7 * everything
+
+
 def test_small_models_wait_for_the_host_unless_launches_are_recorded() -> None:
     task = job(GPT2, sequence_length_tokens=128)
     layout = ParallelLayout(dp=1)
