@@ -10,8 +10,24 @@ from airflow_llmsched.domain.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePrediction:
+    """What is expected of one batch phase: the layout is the run's, and only the number of micro-batches changes."""
+
+    from_tokens: int
+    sequence_length_tokens: int
+    num_sequences: int
+    num_steps: int
+    step_s: float
+    memory_bytes_per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the planner expects of one layout on one placement. Breakdowns sum to their totals."""
+    """What the planner expects of one layout on one placement. Breakdowns sum to their totals.
+
+    Steps and memory are those of the heaviest batch phase (longest sequences, then most). ``run_s`` and ``run_usd``
+    are of all steps of all ``phases``, nothing going wrong; 0 where the time of a step is not known.
+    """
 
     step_s: float
     step_breakdown_s: Mapping[str, float]
@@ -21,6 +37,9 @@ class Prediction:
     tokens_per_s: float
     usd_per_hour: float
     error_ratio: float
+    phases: tuple[PhasePrediction, ...] = ()
+    run_s: float = 0.0
+    run_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

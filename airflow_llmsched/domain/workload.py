@@ -460,14 +460,18 @@ class WorkloadSpec:
 
 def count_steps(batch: Sequence[BatchPhase], budget: BudgetSpec) -> int:
     """Return how many optimizer steps ``budget`` buys: as given, or the fewest that reach its tokens."""
-    if budget.num_steps is not None:
-        return budget.num_steps
-    total = budget.num_tokens or 0
-    steps = seen = 0
+    return budget.num_steps if budget.num_steps is not None else sum(count_phase_steps(batch, budget))
+
+
+def count_phase_steps(batch: Sequence[BatchPhase], budget: BudgetSpec) -> tuple[int, ...]:
+    """Return how many of the budget's optimizer steps belong to each phase, in the phases' order."""
+    steps: list[int] = []
+    seen = 0
     for phase, following in zip(batch, [*batch[1:], None], strict=True):
-        end = total if following is None else min(total, following.from_tokens)
+        left = None if budget.num_steps is None else budget.num_steps - sum(steps)
+        ends = [end for end in (budget.num_tokens, following.from_tokens if following else None) if end is not None]
         # a step that began in the phase before may have gone beyond this one's beginning, or its end
-        phase_steps = max(0, -(-(end - seen) // phase.tokens_per_step))
-        steps += phase_steps
-        seen += phase_steps * phase.tokens_per_step
-    return steps
+        fewest = max(0, -(-(min(ends) - seen) // phase.tokens_per_step)) if ends else left or 0
+        steps.append(fewest if left is None else min(fewest, left))
+        seen += steps[-1] * phase.tokens_per_step
+    return tuple(steps)

@@ -72,11 +72,11 @@ class TransformerJob:
         return self.sequence_length_tokens * self.num_sequences
 
 
-def job_of(workload: WorkloadSpec) -> TransformerJob | None:
-    """Return the job of the heaviest batch phase, or None for a workload without a model."""
+def job_of(workload: WorkloadSpec, phase: BatchPhase | None = None) -> TransformerJob | None:
+    """Return the job of one batch phase (None: the heaviest), or None for a workload without a model."""
     if workload.model is None:
         return None
-    phase = heaviest_phase(workload)
+    phase = phase or heaviest_phase(workload)
     return TransformerJob(
         model=workload.model,
         optimizer=workload.optimizer,
