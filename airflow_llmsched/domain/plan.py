@@ -25,8 +25,9 @@ class PhasePrediction:
 class Prediction:
     """What the planner expects of one layout on one placement. Breakdowns sum to their totals.
 
-    Steps and memory are those of the heaviest batch phase (longest sequences, then most). ``run_s`` and ``run_usd``
-    are of all steps of all ``phases``, nothing going wrong; 0 where the time of a step is not known.
+    Steps and memory are those of the heaviest batch phase (longest sequences, then most). ``phases`` is
+    empty for a run of one phase. ``run_s`` and ``run_usd`` are of the whole run, nothing going wrong; 0 where the time
+    of a step is not known.
     """
 
     step_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import zip_longest
 
 from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
@@ -467,7 +468,7 @@ def count_phase_steps(batch: Sequence[BatchPhase], budget: BudgetSpec) -> tuple[
     """Return how many of the budget's optimizer steps belong to each phase, in the phases' order."""
     steps: list[int] = []
     seen = 0
-    for phase, following in zip(batch, [*batch[1:], None], strict=True):
+    for phase, following in zip_longest(batch, batch[1:]):
         left = None if budget.num_steps is None else budget.num_steps - sum(steps)
         ends = [end for end in (budget.num_tokens, following.from_tokens if following else None) if end is not None]
         # a step that began in the phase before may have gone beyond this one's beginning, or its end

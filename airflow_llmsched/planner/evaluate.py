@@ -20,6 +20,8 @@ from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import memory_terms
 from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
+from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
+from airflow_llmsched.units import HOUR_S
 
 HEADROOM_RATIO = 0.05
 """Share of an accelerator's memory that a plan leaves free. An assumption."""
@@ -29,7 +31,8 @@ HEADROOM_RATIO = 0.05
 class Evaluation:
     """Costs of a table of candidates. Terms add up to ``step_s_C`` and ``memory_bytes_C``.
 
-    ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known.
+    ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known. ``phases`` is empty where all
+    of the run's ``num_steps`` are alike.
     """
 
     table: LayoutTable
@@ -40,12 +43,16 @@ class Evaluation:
     tokens_per_step: int
     model_flop: int
     peak_flop_per_s: float
+    num_steps: int
+    phases: tuple[PhaseCosts, ...] = ()
 
     def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
         """Return what is predicted for one candidate, terms that are zero left out."""
         step_breakdown_s = {name: float(term[index]) for name, term in self.step_terms_s.items() if term[index] > 0}
         memory_breakdown = {name: int(term[index]) for name, term in self.memory_terms_bytes.items() if term[index] > 0}
         step_s = math.fsum(step_breakdown_s.values())
+        phases = tuple(phase.prediction(index) for phase in self.phases)
+        run_s = math.fsum(phase.num_steps * phase.step_s for phase in phases) if phases else self.num_steps * step_s
         peak_flop = self.peak_flop_per_s * int(self.table.world_size_C[index]) * step_s
         return Prediction(
             step_s=step_s,
@@ -56,6 +63,9 @@ class Evaluation:
             tokens_per_s=self.tokens_per_step / step_s if step_s else 0.0,
             usd_per_hour=usd_per_hour,
             error_ratio=ERROR_RATIO,
+            phases=phases,
+            run_s=run_s,
+            run_usd=usd_per_hour * run_s / HOUR_S,
         )
 
 
@@ -73,6 +83,8 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
         model_flop=model_flop_per_step(job) if job else 0,
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
+        num_steps=workload.num_steps,
+        phases=phase_costs(workload, table, machine) if job and len(workload.batch) > 1 else (),
     )
 
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.planner.neighbours import Neighbour, term_changes_s
-from airflow_llmsched.units import GIB
+from airflow_llmsched.units import DAY_S, GIB, HOUR_S, MINUTE_S
 
 STEP_TERMS = {
     "matmul": "matrix products",
@@ -49,6 +49,7 @@ _OFFLOADED = {
     Offload.PARAMETERS_NVME: "Optimizer state and weights stay on the node's disks between their uses.",
     Offload.ACTIVATIONS_HOST: "Kept activations wait for the backward pass in host memory.",
 }
+_UNITS = ((DAY_S, "days"), (HOUR_S, "hours"), (MINUTE_S, "minutes"))
 _MAX_REASONS = 8
 _MAX_TERMS = 2
 _SAME_RATIO = 0.005
@@ -78,6 +79,8 @@ def _paragraphs(search: PlanSearch, neighbours: Sequence[Neighbour]) -> Iterator
         yield " ".join(_layout_sentences(best.layout))
         yield _what_binds(best.prediction)
         yield _memory(best.prediction)
+        if best.prediction.run_s:
+            yield _run(best.prediction)
         if neighbours:
             yield _one_change_away(best, search.plans, neighbours)
         yield from _against_next(best, search.plans[1:])
@@ -139,6 +142,26 @@ def _memory(prediction: Prediction) -> str:
     terms = sorted(prediction.memory_breakdown_bytes.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name.replace('_', ' ')} {num_bytes / GIB:.2f}" for name, num_bytes in terms[:4])
     return f"The fullest rank needs {prediction.memory_bytes_per_rank / GIB:.2f} GiB: {shown}."
+
+
+def _run(prediction: Prediction) -> str:
+    whole = f"The whole run takes {_duration(prediction.run_s)} and ${prediction.run_usd:,.2f}, nothing going wrong."
+    if not prediction.phases:
+        return whole
+    fullest_bytes = max(phase.memory_bytes_per_rank for phase in prediction.phases)
+    lines = [f"{whole} Its phases:"]
+    for phase in prediction.phases:
+        fullest = ", the most" * (phase.memory_bytes_per_rank == fullest_bytes)
+        lines.append(
+            f"  from {phase.from_tokens:,} tokens: {phase.num_sequences} x {phase.sequence_length_tokens} tokens a "
+            f"step, {phase.num_steps:,} steps of {phase.step_s:.3g} s, {phase.memory_bytes_per_rank / GIB:.2f} GiB{fullest}"
+        )
+    return "\n".join(lines)
+
+
+def _duration(value_s: float) -> str:
+    unit_s, unit = next((each for each in _UNITS if value_s >= 2 * each[0]), (1.0, "s"))
+    return f"{value_s / unit_s:,.3g} {unit}"
 
 
 def _one_change_away(best: Plan, plans: tuple[Plan, ...], neighbours: Sequence[Neighbour]) -> str:

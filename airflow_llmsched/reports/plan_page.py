@@ -10,7 +10,6 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.reports import words
 from airflow_llmsched.reports.files import replace_file
 from airflow_llmsched.reports.page import render_page
-from airflow_llmsched.units import HOUR_S
 
 
 def write(workload: WorkloadSpec, found: PlanSearch, explanation: str, path: Path) -> None:
@@ -42,17 +41,16 @@ def render(workload: WorkloadSpec, found: PlanSearch, explanation: str) -> str:
 def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
     """Title, value and a line below it, most asked for first."""
     prediction = best.prediction
-    run_s = prediction.step_s * workload.num_steps
     low, high = (words.duration(prediction.step_s * (1 + sign * prediction.error_ratio)) for sign in (-1, 1))
     return [
         ("Step time", words.duration(prediction.step_s), f"{low} to {high}"),
         ("MFU", words.percent(prediction.mfu_ratio), f"{words.count(prediction.tokens_per_s)} tokens a second"),
         ("Memory of the fullest rank", words.size(prediction.memory_bytes_per_rank), best.node_shape),
         ("Ranks", words.count(best.layout.world_size), f"on {len(best.placement.nodes)} nodes"),
-        ("Run", words.duration(run_s), f"{words.count(workload.num_steps)} steps, nothing going wrong"),
+        ("Run", words.duration(prediction.run_s), f"{words.count(workload.num_steps)} steps, nothing going wrong"),
         (
             "Cost of the run",
-            words.money(prediction.usd_per_hour * run_s / HOUR_S),
+            words.money(prediction.run_usd),
             f"{words.money(prediction.usd_per_hour)} an hour",
         ),
     ]

@@ -48,7 +48,7 @@ def plan_shape(
 
     def plan_on(count: int) -> bool:
         found = _planned(workload, shape, count, solver)
-        plan = min(found.plans, key=lambda each: each.prediction.step_s, default=None)
+        plan = min(found.plans, key=lambda each: each.prediction.run_s, default=None)
         if plan is None:
             refused[count] = found
         else:
@@ -63,7 +63,7 @@ def plan_shape(
     _find_fewer(
         counts, below=min(plans), above=max((each for each in refused if each < min(plans)), default=0), plan_on=plan_on
     )
-    return _worth_having(workload, plans)
+    return _worth_having(plans)
 
 
 def _spread(counts: Sequence[int]) -> list[int]:
@@ -81,11 +81,11 @@ def _find_fewer(counts: Sequence[int], *, below: int, above: int, plan_on: Calla
         between = between[:middle] if plan_on(between[middle]) else between[middle + 1 :]
 
 
-def _worth_having(workload: WorkloadSpec, plans: Mapping[int, Plan]) -> tuple[ShapeNeed, ...]:
+def _worth_having(plans: Mapping[int, Plan]) -> tuple[ShapeNeed, ...]:
     """Return counts of which each is faster than all that are smaller, without more than are of use."""
     needs: list[ShapeNeed] = []
     for count, plan in sorted(plans.items()):
-        work_s = workload.num_steps * plan.prediction.step_s
+        work_s = plan.prediction.run_s
         if not needs or work_s < needs[-1].work_s:
             needs.append(ShapeNeed(num_nodes=count, work_s=work_s))
     return tuple(needs[:MAX_COUNTS])

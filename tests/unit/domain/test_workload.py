@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec, count_steps
+from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec, count_phase_steps, count_steps
 from tests.support.specs import load_small, steady
 
 
@@ -64,6 +64,28 @@ def test_steps_are_counted_as_a_trainer_takes_them(phases: list[tuple[int, int]]
         seen += [each for each in batch if each.from_tokens <= seen][-1].tokens_per_step
         steps += 1
     assert count_steps(batch, BudgetSpec(num_tokens=num_tokens)) == steps
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    # 10 steps of 100 tokens, then steps of 200
+    [
+        (BudgetSpec(num_tokens=1201), (10, 2)),
+        (BudgetSpec(num_tokens=500), (5, 0)),
+        (BudgetSpec(num_steps=7), (7, 0)),
+        (BudgetSpec(num_steps=15), (10, 5)),
+        (BudgetSpec(num_steps=0), (0, 0)),
+    ],
+)
+def test_each_phase_has_its_share_of_the_steps(budget: BudgetSpec, steps: tuple[int, ...]) -> None:
+    batch = (phase(0, num_sequences=10), phase(1000, num_sequences=20))
+    assert count_phase_steps(batch, budget) == steps
+    assert count_steps(batch, budget) == sum(steps)
+
+
+def test_a_budget_in_steps_needs_no_phase_to_be_counted() -> None:
+    assert count_steps((), BudgetSpec(num_steps=3)) == 3
+    assert count_phase_steps((), BudgetSpec(num_steps=3)) == ()
 
 
 def phase(from_tokens: int, *, num_sequences: int) -> BatchPhase:

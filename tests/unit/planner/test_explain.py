@@ -7,7 +7,7 @@ import pytest
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.placement import Placement, RankSlot
-from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
+from airflow_llmsched.domain.plan import PhasePrediction, Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.planner.explain import FIELDS, STEP_TERMS, explain
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours
@@ -56,6 +56,22 @@ def test_what_binds_comes_first_with_its_share_and_the_band_is_stated() -> None:
     words = explain(PlanSearch(plans=(plan(WIDE, step_s=2.0),)))
     assert f"What binds it: {STEP_TERMS['matmul']} 75%; then {STEP_TERMS['tensor_parallel']} 25%." in words
     assert "2 s, or 1 to 3" in words
+
+
+def test_a_run_is_told_as_a_whole_and_by_its_phases() -> None:
+    best = plan(WIDE, step_s=2.0)
+    phases = tuple(
+        PhasePrediction(
+            from_tokens=start, sequence_length_tokens=length, num_sequences=16, num_steps=1500, step_s=seconds,
+            memory_bytes_per_rank=length * 2**20,
+        )
+        for start, length, seconds in ((0, 2048, 1.0), (49_152_000, 4096, 2.0))
+    )  # fmt: skip
+    whole = replace(best, prediction=replace(best.prediction, phases=phases, run_s=9000.0, run_usd=9000.0))
+    words = explain(PlanSearch(plans=(whole,)))
+    assert "The whole run takes 2.5 hours and $9,000.00, nothing going wrong. Its phases:" in words
+    assert "from 0 tokens: 16 x 2048 tokens a step, 1,500 steps of 1 s, 2.00 GiB\n" in words
+    assert "from 49,152,000 tokens: 16 x 4096 tokens a step, 1,500 steps of 2 s, 4.00 GiB, the most" in words
 
 
 def test_plans_that_are_better_in_one_respect_are_named() -> None:
