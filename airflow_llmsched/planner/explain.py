@@ -154,7 +154,8 @@ def _run(prediction: Prediction) -> str:
         fullest = ", the most" * (phase.memory_bytes_per_rank == fullest_bytes)
         lines.append(
             f"  from {phase.from_tokens:,} tokens: {phase.num_sequences} x {phase.sequence_length_tokens} tokens a "
-            f"step, {phase.num_steps:,} steps of {phase.step_s:.3g} s, {phase.memory_bytes_per_rank / GIB:.2f} GiB{fullest}"
+            f"step, {phase.num_steps:,} steps of {phase.step_s:.3g} s, "
+            f"{phase.memory_bytes_per_rank / GIB:.2f} GiB{fullest}"
         )
     return "\n".join(lines)
 
