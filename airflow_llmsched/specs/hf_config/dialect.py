@@ -75,10 +75,20 @@ def read_fields(keys: Keys, dialect: Dialect) -> Fields:
         fields |= derive(keys, fields)
     if dialect.experts is not None:
         fields["experts"] = _experts(keys, dialect.experts, fields)
+    if "ffn_hidden_size" not in fields:
+        fields["ffn_hidden_size"] = _unused_width(fields) or keys.need(dialect.key_of("ffn_hidden_size"))
     if not fields.get("qk_norm"):
         # how the norms would look is a fact of the architecture, whether there are any a key of the file
         fields |= dict.fromkeys(("qk_norm_full_width", "qk_norm_has_bias"), False)
     return fields
+
+
+def _unused_width(fields: Fields) -> int | None:
+    """Return a width for a dense MLP that no layer has: that of an expert."""
+    experts = fields.get("experts")
+    if experts is None or experts.num_dense_layers_first or experts.layers is not None:
+        return None
+    return int(experts.expert_hidden_size)
 
 
 def _told(
@@ -113,9 +123,7 @@ def _sizes(keys: Keys, dialect: Dialect, fields: Fields) -> Fields:
             hint = f"must divide {dialect.key_of('hidden_size')}={hidden} when no head size is given"
             keys.refuse(dialect.key_of("num_heads"), hint)
         sizes["head_size"] = hidden // heads
-    if "ffn_hidden_size" not in fields:
-        if not dialect.mlp_is_4h:
-            keys.need(dialect.key_of("ffn_hidden_size"))
+    if "ffn_hidden_size" not in fields and dialect.mlp_is_4h:
         sizes["ffn_hidden_size"] = 4 * hidden
     return sizes
 

@@ -115,9 +115,9 @@ def _chatglm(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _qwen1(_keys: Keys, fields: Fields) -> Fields:
+def _qwen1(keys: Keys, _fields: Fields) -> Fields:
     """The first Qwen writes the width of gate and up together."""
-    return {"ffn_hidden_size": fields["ffn_hidden_size"] // 2}
+    return {"ffn_hidden_size": max(1, keys.need("intermediate_size") // 2)}
 
 
 _FALCON = Dialect(

@@ -50,6 +50,14 @@ def test_a_missing_size_is_named_by_the_files_own_word() -> None:
         fields_of(Dialect(keys=KEYS, mlp_is_4h=True), heads=5)
 
 
+def test_the_width_of_a_dense_mlp_is_only_needed_where_a_layer_has_one() -> None:
+    words = {"num_routed": "n", "num_active": "k", "expert_hidden_size": "w", "num_dense_layers_first": "first"}
+    dialect = Dialect(keys=KEYS, experts=Experts(keys=words))
+    assert fields_of(dialect, n=4, k=2, w=24)["ffn_hidden_size"] == 24
+    with pytest.raises(SpecError, match="ffn: is missing"):
+        fields_of(dialect, n=4, k=2, w=24, first=1)
+
+
 def test_how_query_norms_look_is_forgotten_where_there_are_none() -> None:
     dialect = Dialect(keys=KEYS | {"qk_norm": "qkn"}, facts={"qk_norm_full_width": True}, mlp_is_4h=True)
     assert not fields_of(dialect)["qk_norm_full_width"]

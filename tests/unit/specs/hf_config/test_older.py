@@ -1,4 +1,4 @@
-"""Models whose code transformers does not have: totals as their publishers' weight files hold them."""
+"""Models whose code transformers does not have: totals that agree with the published sizes."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Configs and totals are facts from the models' public ``config.json`` and weight 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ PUBLIC: dict[str, dict[str, Any]] = {
     row["model"]: row for row in json.loads((GOLDEN / "hf_public_models.json").read_text())
 }
 """Models of huggingface.co, typed by their config.json. Totals are what transformers 5.24.0 stores for each on
-PyTorch's meta device (2026-11-30), tied tensors once; for the six that it does not build, what their files hold."""
+PyTorch's meta device (2026-11-30), tied tensors once; for the six that it does not build, sizes as published."""
 
 
 def shape_of(config: dict[str, Any]) -> ModelShape:
@@ -291,3 +292,10 @@ def test_public_models_are_of_most_architectures() -> None:
     seen = {row["config"]["model_type"] for row in PUBLIC.values()}
     assert set(MULTIMODAL) <= seen
     assert len(seen & set(DIALECTS)) > 50
+
+
+def test_the_page_of_the_docs_lists_the_architectures_that_are_read(checkout: Path) -> None:
+    page = (checkout / "docs" / "reference" / "models.md").read_text()
+    table = page[page.index("| architectures |") : page.index("Not readable")]
+    listed = re.findall(r"`([A-Za-z0-9_]+)`", table.split("|---|---|", 1)[1])
+    assert sorted(listed) == sorted({*DIALECTS, *MULTIMODAL})
