@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from airflow_llmsched.cli import hardware_commands, plan_commands, reap_commands, report_commands, spec_commands
+from airflow_llmsched.cli import (
+    calibrate_commands,
+    hardware_commands,
+    plan_commands,
+    reap_commands,
+    report_commands,
+    spec_commands,
+)
 
 app = typer.Typer(
     name="llmsched",
@@ -13,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("calibrate")(calibrate_commands.calibrate)
 app.command("check")(spec_commands.check)
 app.command("hardware")(hardware_commands.show)
 app.command("plan")(plan_commands.plan)

@@ -1,0 +1,130 @@
+"""Fits rates to measured steps, generation by generation of accelerators. Owns what is fitted, and how much rows count.
+
+Axes: P = number of ``Rates``, M = measured step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from airflow_llmsched.learning.robust_fit import Problem, Start, fit
+from airflow_llmsched.planner.layout_table import FloatArray
+from airflow_llmsched.planner.perf.calibration import (
+    Calibration,
+    FittedKind,
+    band_error_ratio,
+    independent_weights,
+)
+from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.measured import MeasuredStep
+from airflow_llmsched.planner.perf.predict import MeasuredSteps
+from airflow_llmsched.planner.perf.rates import AT_MOST_ONE, LOG_SPREAD, Rates, generation_of
+
+MAX_JOBS_PER_SOURCE = 24
+"""A source that measured more jobs is fitted on that many of them, evenly spread over sizes: more tell little more, since
+they share what the source does not say, and predicting them is what takes time."""
+NOISE = 0.05
+"""Standard deviation of the logarithm of a good measurement about a good prediction."""
+
+_NAMES = tuple(each.name for each in fields(Rates))
+_SPREAD_P = np.array([LOG_SPREAD[name] for name in _NAMES])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KindFit:
+    """A fitted generation, and what a fit to some of the same steps may begin with."""
+
+    kind: FittedKind
+    begin: Start
+    number_of: Mapping[tuple[str, int], int]
+
+    def start(self, steps: Sequence[MeasuredStep]) -> Start | None:
+        """Return where a fit to ``steps`` may begin: None unless all of them were fitted on."""
+        keys = [(step.source, step.row) for step in steps]
+        if not all(key in self.number_of for key in keys):
+            return None
+        numbers = [self.number_of[key] for key in keys]
+        return Start(value_P=self.begin.value_P, slope_MP=self.begin.slope_MP[numbers])
+
+
+def calibrate(
+    steps: Sequence[MeasuredStep],
+    *,
+    prior: Callable[[str], Rates],
+    fitted_on: str,
+    notes: str = "",
+) -> Calibration:
+    """Fit each generation that ``steps`` have to its own rows, from the prior of that generation.
+
+    Args:
+        steps: measurements; of a source that gives many, each counts less.
+        prior: rates of a generation before it was measured.
+        fitted_on: the date to write down.
+        notes: for whoever reads the calibration.
+    """
+    fits = {name: fit_kind(rows, prior=prior(name)) for name, rows in by_generation(thinned(steps)).items()}
+    return Calibration(fitted_on=fitted_on, kinds={name: each.kind for name, each in fits.items()}, notes=notes)
+
+
+def by_generation(steps: Sequence[MeasuredStep]) -> Mapping[str, Sequence[MeasuredStep]]:
+    """Return the steps of each generation, generations by name."""
+    found: dict[str, list[MeasuredStep]] = {}
+    for step in steps:
+        found.setdefault(generation_of(step.shape.accelerator), []).append(step)
+    return dict(sorted(found.items()))
+
+
+def thinned(steps: Sequence[MeasuredStep]) -> Sequence[MeasuredStep]:
+    """Return the steps of at most ``MAX_JOBS_PER_SOURCE`` jobs of each source."""
+    jobs: dict[str, dict[TransformerJob, tuple[int, int, int]]] = {}
+    for step in steps:
+        size = step.job.model.hidden_size, step.job.sequence_length_tokens, step.job.num_sequences
+        jobs.setdefault(step.source, {})[step.job] = size
+    chosen = set()
+    for source, sizes in jobs.items():
+        ordered = sorted(sizes, key=lambda job: sizes[job])
+        kept = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_JOBS_PER_SOURCE)).round().astype(int)
+        chosen |= {(source, ordered[number]) for number in kept}
+    return [step for step in steps if (step.source, step.job) in chosen]
+
+
+def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | None = None) -> KindFit:
+    """Fit one generation. Errors are relative: logarithms are compared.
+
+    With ``begin``, a fit to more steps, the result is the same but for rounding, and found much sooner.
+    """
+    rows = MeasuredSteps(steps)
+    sources = [step.source for step in steps]
+    weight_M = independent_weights(sources, [step.setup for step in steps])
+    problem = Problem(
+        predict=lambda log_P: np.log(rows.predicted_s_M(lambda _: _rates(log_P))),
+        measured_M=np.log(rows.step_s_M),
+        weight_M=weight_M,
+        prior_P=_logarithms(prior),
+        spread_P=_SPREAD_P,
+        noise=NOISE,
+    )
+    found = fit(problem, groups=sources, start=None if begin is None else begin.start(steps))
+    kind = FittedKind(
+        rates=_rates(found.value_P),
+        error_ratio=band_error_ratio(found.left_out_M, weight_M),
+        left_out_error_ratio=float(np.median(np.abs(np.expm1(found.left_out_M)))),
+        num_rows_by_source={source: sources.count(source) for source in dict.fromkeys(sources)},
+    )
+    return KindFit(
+        kind=kind,
+        begin=Start(value_P=found.value_P, slope_MP=found.slope_MP),
+        number_of={(step.source, step.row): number for number, step in enumerate(steps)},
+    )
+
+
+def _logarithms(rates: Rates) -> FloatArray:
+    return np.log([max(getattr(rates, name), 1e-12) for name in _NAMES])
+
+
+def _rates(log_P: FloatArray) -> Rates:
+    values = dict(zip(_NAMES, np.exp(log_P).tolist(), strict=True))
+    return Rates(**{name: min(value, 1.0) if name in AT_MOST_ONE else value for name, value in values.items()})
