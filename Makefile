@@ -56,6 +56,10 @@ bench-airflow: $(VENV)/.dev ## Measure what 1,000 deferred gangs cost a triggere
 bench-market: $(VENV)/.dev ## Measure the rental policy and its forecast on recorded traces, against their baselines
 	$(BIN)/python -m tests.bench.market
 
+.PHONY: bench-perf
+bench-perf: $(VENV)/.dev ## Score parameters, step times, choices and memory against published figures, out of sample
+	$(BIN)/python -m tests.bench.perf $(if $(RATES),--rates $(RATES))
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ Axes: P = number of ``Rates``, M = measured step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -18,13 +18,12 @@ from airflow_llmsched.planner.perf.calibration import (
     band_error_ratio,
     independent_weights,
 )
-from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.measured import MeasuredStep
-from airflow_llmsched.planner.perf.predict import MeasuredSteps
+from airflow_llmsched.planner.perf.predict import MeasuredSteps, group_of
 from airflow_llmsched.planner.perf.rates import AT_MOST_ONE, LOG_SPREAD, Rates, generation_of
 
-MAX_JOBS_PER_SOURCE = 24
-"""A source that measured more jobs is fitted on that many of them, evenly spread over sizes: more tell little more, since
+MAX_GROUPS_PER_SOURCE = 16
+"""Of a source that measured more jobs, so many are fitted on, evenly spread over sizes. More tell little more, since
 they share what the source does not say, and predicting them is what takes time."""
 NOISE = 0.05
 """Standard deviation of the logarithm of a good measurement about a good prediction."""
@@ -78,17 +77,17 @@ def by_generation(steps: Sequence[MeasuredStep]) -> Mapping[str, Sequence[Measur
 
 
 def thinned(steps: Sequence[MeasuredStep]) -> Sequence[MeasuredStep]:
-    """Return the steps of at most ``MAX_JOBS_PER_SOURCE`` jobs of each source."""
-    jobs: dict[str, dict[TransformerJob, tuple[int, int, int]]] = {}
+    """Return the steps of at most ``MAX_GROUPS_PER_SOURCE`` groups of each source."""
+    groups: dict[str, dict[Hashable, tuple[int, int]]] = {}
     for step in steps:
-        size = step.job.model.hidden_size, step.job.sequence_length_tokens, step.job.num_sequences
-        jobs.setdefault(step.source, {})[step.job] = size
+        size = step.job.model.hidden_size, step.job.sequence_length_tokens
+        groups.setdefault(step.source, {})[group_of(step)] = size
     chosen = set()
-    for source, sizes in jobs.items():
-        ordered = sorted(sizes, key=lambda job: sizes[job])
-        kept = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_JOBS_PER_SOURCE)).round().astype(int)
+    for source, sizes in groups.items():
+        ordered = sorted(sizes, key=lambda group: sizes[group])
+        kept = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_GROUPS_PER_SOURCE)).round().astype(int)
         chosen |= {(source, ordered[number]) for number in kept}
-    return [step for step in steps if (step.source, step.job) in chosen]
+    return [step for step in steps if (step.source, group_of(step)) in chosen]
 
 
 def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | None = None) -> KindFit:

@@ -14,7 +14,7 @@ from airflow_llmsched.planner.layout_table import FloatArray
 
 _STEP = 1e-3
 """Of finite differences, in units of a parameter's spread."""
-_FAR = 1.0
+_FAR = 1.5
 """How far, in the same units, parameters move before slopes are measured anew; nearer, they are corrected."""
 
 

@@ -5,14 +5,17 @@ Axis: M = measured step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.measured import MeasuredStep
+from airflow_llmsched.planner.perf.rates import Rates, rates_of
 from airflow_llmsched.planner.perf.step import model_flop_per_step, step_terms
 
 
@@ -27,11 +30,12 @@ class MeasuredSteps:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def predicted_s_M(self) -> FloatArray:
-        """Return the seconds of each step, in the order of the measurements."""
+    def predicted_s_M(self, rates: Callable[[Accelerator], Rates] = rates_of) -> FloatArray:
+        """Return the seconds of each step, in the order of the measurements, by given rates of its accelerator."""
         found_M = np.zeros(len(self.steps))
         for job, table, machine, rows_M in self._groups:
-            found_M[rows_M] = np.sum(list(step_terms(job, table, machine).values()), axis=0)
+            rated = replace(machine, rates=rates(machine.shape.accelerator))
+            found_M[rows_M] = np.sum(list(step_terms(job, table, rated).values()), axis=0)
         return found_M
 
     def model_flop_M(self) -> FloatArray:
@@ -39,10 +43,16 @@ class MeasuredSteps:
         return np.array([float(model_flop_per_step(step.job)) for step in self.steps])
 
 
+def group_of(step: MeasuredStep) -> Hashable:
+    """Return what steps predicted together have in common: all but the layout, which has the global batch in it."""
+    network_bytes_per_s = step.shape.inter_node_bandwidth_bytes_per_s
+    return replace(step.job, num_sequences=1), step.shape.name, network_bytes_per_s
+
+
 def _grouped(steps: Sequence[MeasuredStep]) -> list[IntArray]:
-    groups: dict[object, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for number, step in enumerate(steps):
-        groups.setdefault((step.job, step.shape.name, step.shape.inter_node_bandwidth_bytes_per_s), []).append(number)
+        groups.setdefault(group_of(step), []).append(number)
     return [np.array(rows, dtype=np.int64) for rows in groups.values()]
 
 
