@@ -27,7 +27,8 @@ class Prediction:
 
     Steps and memory are those of the heaviest batch phase (longest sequences, then most). ``phases`` is
     empty for a run of one phase. ``run_s`` and ``run_usd`` are of the whole run, nothing going wrong; 0 where the time
-    of a step is not known.
+    of a step is not known. ``fullest_rank`` says which ranks the memory is of, and ``allocator_settings`` are
+    environment variables without which the allocator would hold more of it.
     """
 
     step_s: float
@@ -41,6 +42,8 @@ class Prediction:
     phases: tuple[PhasePrediction, ...] = ()
     run_s: float = 0.0
     run_usd: float = 0.0
+    fullest_rank: str = ""
+    allocator_settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

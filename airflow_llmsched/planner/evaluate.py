@@ -18,7 +18,7 @@ from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTa
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.memory import memory_terms
+from airflow_llmsched.planner.perf.memory import allocator_settings, describe_rank, memory_peak, memory_terms
 from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.units import HOUR_S
@@ -32,7 +32,8 @@ class Evaluation:
     """Costs of a table of candidates. Terms add up to ``step_s_C`` and ``memory_bytes_C``.
 
     ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known. ``phases`` is empty where all
-    of the run's ``num_steps`` are alike.
+    of the run's ``num_steps`` are alike. ``fullest_stage_C`` is the pipeline stage whose ranks the memory is of; None
+    for a job that states its memory itself.
     """
 
     table: LayoutTable
@@ -45,6 +46,8 @@ class Evaluation:
     peak_flop_per_s: float
     num_steps: int
     phases: tuple[PhaseCosts, ...] = ()
+    fullest_stage_C: IntArray | None = None
+    allocator_settings: str = ""
 
     def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
         """Return what is predicted for one candidate, terms that are zero left out."""
@@ -66,14 +69,22 @@ class Evaluation:
             phases=phases,
             run_s=run_s,
             run_usd=usd_per_hour * run_s / HOUR_S,
+            fullest_rank=self._fullest_rank(index),
+            allocator_settings=self.allocator_settings,
         )
+
+    def _fullest_rank(self, index: int) -> str:
+        if self.fullest_stage_C is None:
+            return ""
+        return describe_rank(self.table.at(index), stage=int(self.fullest_stage_C[index]))
 
 
 def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Evaluation:
     """Price every candidate on one machine. Raises ``KeyError`` when the accelerator lacks the number format."""
     job = job_of(workload)
     seconds = step_seconds(workload, table, machine)
-    num_bytes = memory_bytes(workload, table, machine.shape)
+    peak = memory_peak(job, table, reserved_bytes=machine.shape.accelerator.reserved_bytes) if job else None
+    num_bytes = peak.terms if peak else memory_bytes(workload, table, machine.shape)
     return Evaluation(
         table=table,
         step_terms_s=seconds,
@@ -85,6 +96,8 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
         num_steps=workload.num_steps,
         phases=phase_costs(workload, table, machine) if job and len(workload.batch) > 1 else (),
+        fullest_stage_C=peak.stage_C if peak else None,
+        allocator_settings=allocator_settings(job, machine.shape.accelerator) if job else "",
     )
 
 

@@ -141,7 +141,9 @@ def _what_binds(prediction: Prediction) -> str:
 def _memory(prediction: Prediction) -> str:
     terms = sorted(prediction.memory_breakdown_bytes.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name.replace('_', ' ')} {num_bytes / GIB:.2f}" for name, num_bytes in terms[:4])
-    return f"The fullest rank needs {prediction.memory_bytes_per_rank / GIB:.2f} GiB: {shown}."
+    whose = f" ({prediction.fullest_rank})" if prediction.fullest_rank else ""
+    setting = f" Set {prediction.allocator_settings}." if prediction.allocator_settings else ""
+    return f"The fullest rank{whose} needs {prediction.memory_bytes_per_rank / GIB:.2f} GiB: {shown}.{setting}"
 
 
 def _run(prediction: Prediction) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
+from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.planner.factored import Factor, factor
 from airflow_llmsched.planner.layout_table import IntArray, LayoutTable
@@ -30,6 +32,9 @@ FRAGMENTED_SEGMENTS_RATIO = 0.08
 
 LASTING_TERMS = frozenset({"weights", "compute_copies", "optimizer"})
 """Terms that are allocated once; the others come and go."""
+
+ALLOCATOR_VARIABLES = MappingProxyType({"nvidia": "PYTORCH_CUDA_ALLOC_CONF", "amd": "PYTORCH_HIP_ALLOC_CONF"})
+"""Where PyTorch reads its allocator's settings, by the accelerator's vendor (docs of torch.cuda and of ROCm, 2026)."""
 
 Terms = Mapping[str, IntArray]
 
@@ -106,9 +111,12 @@ def describe_rank(layout: ParallelLayout, *, stage: int) -> str:
     return f"the ranks of pipeline stage {stage} of {layout.pp}{holds}"
 
 
-def allocator_settings(job: TransformerJob) -> str:
-    """Return the environment under which the allocator reserves no more than predicted; empty for its defaults."""
-    return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" if job.software.expandable_segments else ""
+def allocator_settings(job: TransformerJob, accelerator: Accelerator) -> str:
+    """Return the environment under which PyTorch's allocator holds no more than predicted; empty for its defaults."""
+    variable = ALLOCATOR_VARIABLES.get(accelerator.vendor)
+    if variable is None or not job.software.expandable_segments:
+        return ""
+    return f"{variable}=expandable_segments:True"
 
 
 _TermsOf = Callable[[TransformerJob, LayoutTable], Callable[[StageLayers], dict[str, IntArray]]]

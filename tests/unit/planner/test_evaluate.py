@@ -37,6 +37,16 @@ def test_breakdowns_of_a_prediction_add_up(index: int) -> None:
     assert prediction.memory_breakdown_bytes["runtime"] == H100.accelerator.reserved_bytes
 
 
+def test_the_fullest_rank_is_named_and_so_is_what_the_allocator_needs() -> None:
+    evaluation = priced(workload(), ROWS)
+    flat, piped = (evaluation.prediction(index, usd_per_hour=1.0) for index in (0, 1))
+    assert flat.fullest_rank == "every rank (no pipeline)"
+    assert piped.fullest_rank.startswith("the ranks of pipeline stage 0 of 4")
+    assert flat.allocator_settings == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    stated = workload(None, memory=(MemoryDemand(tier="hbm", bytes_per_rank=7),))
+    assert priced(stated, [ParallelLayout(dp=8)]).prediction(0, usd_per_hour=1.0).fullest_rank == ""
+
+
 def test_mfu_is_operations_over_time_and_peak() -> None:
     prediction = priced(workload(), ROWS).prediction(0, usd_per_hour=55.0)
     assert prediction.mfu_ratio == pytest.approx(model_flop_per_step(job()) / (prediction.step_s * 8 * 989.5e12))

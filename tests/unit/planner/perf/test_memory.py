@@ -13,6 +13,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.hardware import accelerators
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.memory import (
@@ -122,8 +123,11 @@ def test_what_lasts_is_not_fragmented_and_what_passes_is() -> None:
 
 
 def test_the_allocator_settings_are_those_that_the_figures_assume() -> None:
-    assert allocator_settings(job()) == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    assert not allocator_settings(job(software=Software(expandable_segments=False)))
+    h100, mi300x, core = (accelerators()[name] for name in ("h100-sxm", "mi300x", "cpu-core"))
+    assert allocator_settings(job(), h100) == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert allocator_settings(job(), mi300x) == "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"
+    assert not allocator_settings(job(), core)
+    assert not allocator_settings(job(software=Software(expandable_segments=False)), h100)
 
 
 @pytest.mark.parametrize(
