@@ -95,17 +95,23 @@ def all_reduce_s(*, num_bytes: Number, span: Span) -> FloatArray:
     return np.where(alone_C, 0.0, best_s)
 
 
-def all_to_all_s(*, num_bytes: Number, span: Span) -> FloatArray:
+def all_to_all_s(*, num_bytes: Number, span: Span, num_copies: int = 1) -> FloatArray:
     """Every rank sends 1/n of its bytes to every other, over inner links and its own outer one at once.
 
-    Several messages are under way at a time.
+    Several messages are under way at a time. With ``num_copies`` above 1 the buffer has that many copies of each token,
+    for members drawn at random, and a domain gets a token once, however many of its members want it: of d domains
+    (d - 1)(1 - (1 - 1/d)^copies) on average.
     """
-    n, m = span.size_C.astype(np.float64), span.members_C
+    n, m, d = span.size_C.astype(np.float64), span.members_C, span.domains_C
     whole = np.asarray(num_bytes, dtype=np.float64)
-    inside_s = (m - 1) / n * whole / np.asarray(span.inner.bytes_per_s)
-    outside_s = (n - m) / n * whole / np.asarray(span.outer.bytes_per_s)
+    inside_s = (m - 1) / m * whole / np.asarray(span.inner.bytes_per_s)
+    outside_bytes = whole * np.where(
+        num_copies > 1, (d - 1) * (1 - (1 - 1 / d) ** num_copies) / num_copies, (n - m) / n
+    )
+    direct_s = (m - 1) / n * whole / np.asarray(span.inner.bytes_per_s)
     hops_s = np.where(n > 1, np.ceil((n - 1) / NUM_CHANNELS), 0.0) * np.asarray(span.farthest.latency_s)
-    return np.asarray(hops_s + np.maximum(inside_s, outside_s))
+    outside_s = outside_bytes / np.asarray(span.outer.bytes_per_s)
+    return np.asarray(hops_s + np.maximum(np.where(num_copies > 1, inside_s, direct_s), outside_s))
 
 
 def point_to_point_s(*, num_bytes: Number, link: Link) -> FloatArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES
-from airflow_llmsched.planner.perf.layer_work import NORM, LayerWork
+from airflow_llmsched.planner.perf.layer_work import LayerWork
 from airflow_llmsched.planner.perf.ops import Operation, Part
 from airflow_llmsched.planner.perf.software import LossKernel
 
@@ -39,7 +39,7 @@ def head_operations(work: LayerWork) -> Iterator[Operation]:
     model = work.job.model
     yield from _logits(work)
     for _ in range(model.num_predict_ahead_layers):
-        yield work.elementwise(Part.NORMS, NORM, 2 * model.hidden_size * work.own_tokens_C)
+        yield work.elementwise(Part.NORMS, work.norm, 2 * model.hidden_size * work.own_tokens_C)
         yield work.product(Part.OUT, n=model.hidden_size / work.table.tp_C, k=2 * model.hidden_size)
         yield from _logits(work)
 
@@ -47,7 +47,7 @@ def head_operations(work: LayerWork) -> Iterator[Operation]:
 def _logits(work: LayerWork) -> Iterator[Operation]:
     """The last norm, logits (which stay in 16 bits when layers are narrower) and cross-entropy."""
     model, tp_C = work.job.model, work.table.tp_C
-    yield work.elementwise(Part.NORMS, NORM, model.hidden_size * work.own_tokens_C)
+    yield work.elementwise(Part.NORMS, work.norm, model.hidden_size * work.own_tokens_C)
     yield work.product(Part.OUT, n=model.vocab_size / tp_C, k=model.hidden_size, wide=True)
     num_logits_C = work.tokens_C * model.vocab_size / tp_C
     is_fused = work.job.software.loss is LossKernel.FUSED

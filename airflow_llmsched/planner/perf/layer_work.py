@@ -32,12 +32,16 @@ class Passes:
     plain_kernels: int = 3
 
 
-NORM = Passes(forward=2, backward=3, plain_forward=6, plain_backward=8, plain_kernels=4)
-RESIDUAL = Passes(forward=3, backward=2, plain_forward=5, plain_backward=4)
-PLAIN_ACTIVATION = Passes(forward=2, backward=3, plain_forward=4, plain_backward=6)
-GATED_ACTIVATION = Passes(forward=3, backward=5, plain_forward=5, plain_backward=8)
-ROTARY = Passes(forward=2, backward=2, plain_forward=6, plain_backward=6, plain_kernels=6)
+NORM = Passes(forward=2, backward=3, plain_forward=2, plain_backward=4, plain_kernels=2)
+RMS_NORM = Passes(forward=2, backward=3, plain_forward=13, plain_backward=16, plain_kernels=6)
+"""Frameworks have a kernel for layer norm; RMS norm is made of operators in FP32 where nothing joins them."""
+
+RESIDUAL = Passes(forward=3, backward=2, plain_forward=3, plain_backward=3, plain_kernels=2)
+PLAIN_ACTIVATION = Passes(forward=2, backward=3, plain_forward=2, plain_backward=3, plain_kernels=1)
+GATED_ACTIVATION = Passes(forward=3, backward=5, plain_forward=5, plain_backward=9, plain_kernels=2)
+ROTARY = Passes(forward=2, backward=2, plain_forward=10, plain_backward=10, plain_kernels=6)
 TRANSPOSE = Passes(forward=0, backward=0, plain_forward=2, plain_backward=2)
+BIAS = Passes(forward=2, backward=1, plain_forward=2, plain_backward=1, plain_kernels=1)
 PERMUTE = Passes(forward=6, backward=6, plain_forward=10, plain_backward=10, plain_kernels=8)
 ROUTING = Passes(forward=8, backward=8, plain_forward=16, plain_backward=16, plain_kernels=10)
 """Softmax, the largest k and the auxiliary loss, in FP32."""
@@ -66,16 +70,21 @@ class LayerWork:
         """Tokens of the fullest rank's experts relative to the average; a rank that has all experts is average."""
         return np.where(self.table.ep_C > 1, self.job.software.expert_load_ratio, 1.0)
 
+    @property
+    def norm(self) -> Passes:
+        """Passes of this model's norm; one without shift is an RMS norm."""
+        return NORM if self.job.model.norm_has_bias or not self.job.model.norm_has_weight else RMS_NORM
+
     def operations(self, kind: LayerKind) -> Iterator[Operation]:
         """Yield what a layer does, in order."""
         model, table = self.job.model, self.table
         h, q, key, value, context = (
             model.hidden_size, model.query_size, model.key_size, model.value_size, model.context_size,
         )  # fmt: skip
-        yield self.elementwise(Part.NORMS, NORM, h * self.own_tokens_C)
+        yield self.elementwise(Part.NORMS, self.norm, h * self.own_tokens_C)
         yield from self.latents(model.latent) if model.latent else self.inputs()
         if model.qk_norm:
-            yield self.elementwise(Part.NORMS, NORM, (q + key) / table.tp_C * self.tokens_C)
+            yield self.elementwise(Part.NORMS, self.norm, (q + key) / table.tp_C * self.tokens_C)
         if model.positions is Positions.ROTARY:
             yield self.elementwise(Part.QKV, ROTARY, (q + key) / table.tp_C * self.tokens_C)
         yield self.elementwise(Part.QKV, TRANSPOSE, (q + key + value + context) / table.tp_C * self.tokens_C)
@@ -83,7 +92,7 @@ class LayerWork:
         yield self.product(Part.OUT, n=h, k=context / table.tp_C)
         yield self.elementwise(Part.RESIDUAL, RESIDUAL, h * self.own_tokens_C)
         for _ in range(model.num_norms_per_layer - 1):
-            yield self.elementwise(Part.NORMS, NORM, h * self.own_tokens_C)
+            yield self.elementwise(Part.NORMS, self.norm, h * self.own_tokens_C)
         if kind.is_moe:
             yield from self.experts()
         else:
@@ -102,7 +111,7 @@ class LayerWork:
         model, tp_C = self.job.model, self.table.tp_C
         down = (latent.query_latent_size or 0) + latent.kv_latent_size
         yield self.product(Part.QKV, n=down + latent.rope_head_size, k=model.hidden_size)
-        yield self.elementwise(Part.NORMS, NORM, down * self.tokens_C)
+        yield self.elementwise(Part.NORMS, self.norm, down * self.tokens_C)
         yield self.product(Part.QKV, n=model.query_size / tp_C, k=latent.query_latent_size or model.hidden_size)
         per_head = model.head_size - latent.rope_head_size + latent.value_head_size
         yield self.product(Part.QKV, n=model.num_heads * per_head / tp_C, k=latent.kv_latent_size)
@@ -176,6 +185,9 @@ class LayerWork:
         activation = GATED_ACTIVATION if model.gated_mlp else PLAIN_ACTIVATION
         yield self.elementwise(Part.ACTIVATION, activation, width_C * copies_C)
         yield self.product(Part.MLP, n=model.hidden_size, k=width_C, m=rows_C, num_groups=num_local_C)
+        if model.mlp_bias:  # products of dense layers add a bias by themselves, grouped ones do not
+            wide_C = (num_mlp_matrices(model) - 1) * width_C + model.hidden_size
+            yield self.elementwise(Part.MLP, BIAS, wide_C * copies_C)
         if experts.num_shared:
             yield from self.mlp(experts.num_shared * shared_expert_size(experts))
 

@@ -316,9 +316,10 @@ def _expert_parallel(work: LayerWork, machine: Machine) -> dict[Phase, FloatArra
     assert experts is not None
     copies_C = work.tokens_C / table.tp_C * experts.num_active * work.expert_load_C
     num_bytes = work.job.compute_bytes * model.hidden_size * copies_C
+    num_copies = experts.num_active if work.job.software.deduplicates_dispatch else 1
     apart = machine.span(stride_C=table.etp_C, size_C=table.ep_C)
     together = machine.span(stride_C=np.ones_like(table.etp_C), size_C=table.etp_C)
-    one_s = all_to_all_s(num_bytes=num_bytes, span=apart) + all_gather_s(
+    one_s = all_to_all_s(num_bytes=num_bytes, span=apart, num_copies=num_copies) + all_gather_s(
         num_bytes=num_bytes * table.etp_C, span=together
     )
     return {

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from airflow_llmsched.domain.hardware import Accelerator, NumberFormat
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.rates import Rates
+from airflow_llmsched.planner.perf.software import AttentionKernel
 
 Number = float | npt.NDArray[Any]
 
@@ -26,6 +27,9 @@ HALF_SEQUENCE_TOKENS = 500
 
 HALF_HEAD_SIZE = 32
 """Head size at which it does: 64 is about 0.85 of 128 there."""
+
+FLASH_1_RATIO = 0.55
+"""Rate of FlashAttention to that of FlashAttention-2 on A100: "about 2x" (Dao 2023, section 4.1)."""
 
 RATED_HEAD_SIZE = 128
 RAGGED_ROWS = 64
@@ -91,6 +95,7 @@ class Device:
     bandwidth_bytes_per_s: float
     matmul_ratio: float
     is_narrow: bool
+    attention_ratio: float
     rates: Rates
 
     @classmethod
@@ -107,6 +112,7 @@ class Device:
             bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * rates.memory_ratio,
             matmul_ratio=rates.narrow_matmul_ratio if is_narrow else rates.matmul_ratio,
             is_narrow=is_narrow,
+            attention_ratio=_attention_ratio(job.software.attention_kernel, rates),
             rates=rates,
         )
 
@@ -134,7 +140,7 @@ class Device:
 
     def fused_attention(self, *, flop: Number, num_keys: Number, head_size: int, num_bytes: Number) -> Pass:
         """A forward pass of attention that keeps scores on chip; ``flop`` are those it does."""
-        reached = self.rates.attention_ratio / (
+        reached = self.attention_ratio / (
             (1 + HALF_SEQUENCE_TOKENS / np.asarray(num_keys))
             * (1 + HALF_HEAD_SIZE / head_size)
             / (1 + HALF_HEAD_SIZE / RATED_HEAD_SIZE)
@@ -144,3 +150,13 @@ class Device:
             attention_s=np.maximum(flop_s, num_bytes / self.bandwidth_bytes_per_s) + self.rates.kernel_s,
             num_kernels=1,
         )
+
+
+def _attention_ratio(kernel: AttentionKernel, rates: Rates) -> float:
+    match kernel:
+        case AttentionKernel.CURRENT:
+            return rates.attention_ratio
+        case AttentionKernel.FLASH_2:
+            return rates.attention_ratio * rates.older_attention_ratio
+        case AttentionKernel.FLASH_1:
+            return rates.attention_ratio * rates.older_attention_ratio * FLASH_1_RATIO

@@ -34,13 +34,13 @@ def bubble_s(table: LayoutTable, micro_batch: MicroBatch) -> FloatArray:
 def transfer_s(job: TransformerJob, table: LayoutTable, machine: Machine, micro_batch: MicroBatch) -> FloatArray:
     """Activations forward and gradients backward between neighbours.
 
-    Each rank of a tensor group sends its share where the sequence is split, else all. Without chunks both wait for
+    Each rank of a tensor group sends its share, whether the sequence is split or not: where it is not, the receivers
+    gather it (Narayanan et al. 2021, section 4.1). Without chunks both wait for
     each other in every micro-batch. With chunks a message travels beside the next chunk (Megatron-Core's default),
     and only filling and draining wait for it.
     """
     tokens_C = table.micro_batch_C * job.sequence_length_tokens / table.cp_C
-    shares_C = np.where(table.sequence_parallel_C > 0, table.tp_C, 1)
-    num_bytes = job.compute_bytes * job.model.hidden_size * tokens_C / shares_C
+    num_bytes = job.compute_bytes * job.model.hidden_size * tokens_C / table.tp_C
     span = machine.span(stride_C=table.tp_C * table.cp_C * table.dp_C, size_C=table.pp_C)
     one_s = point_to_point_s(num_bytes=num_bytes, link=span.farthest)
     m_C = table.num_micro_batches_C

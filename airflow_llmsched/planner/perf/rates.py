@@ -28,6 +28,7 @@ class Rates:
         matmul_half_depth_size: contracted elements at which a product runs at half of that rate.
         matmul_half_area_size: elements of the result at which it does: below, units stand idle in the last wave.
         attention_ratio: share of the peak that a fused attention kernel reaches, at a head size of 128.
+        older_attention_ratio: share of that rate which fused kernels not written for this generation reach.
         memory_ratio: share of the memory's bandwidth that sweeps over large tensors reach.
         kernel_s: seconds between two kernels on the device.
         host_kernel_s: seconds that the host takes to launch one kernel; the device waits when it runs dry.
@@ -43,13 +44,14 @@ class Rates:
     matmul_half_depth_size: float = 200.0
     matmul_half_area_size: float = 1.5e6
     attention_ratio: float = 0.55
-    memory_ratio: float = 0.8
+    older_attention_ratio: float = 0.5
+    memory_ratio: float = 0.7
     kernel_s: float = 2e-6
-    host_kernel_s: float = 1e-5
-    node_link_ratio: float = 0.75
-    network_ratio: float = 0.8
+    host_kernel_s: float = 3e-5
+    node_link_ratio: float = 0.7
+    network_ratio: float = 0.85
     latency_ratio: float = 1.0
-    hidden_ratio: float = 0.8
+    hidden_ratio: float = 0.9
     contention_ratio: float = 0.15
 
     def __post_init__(self) -> None:
@@ -65,8 +67,8 @@ class Rates:
 
 
 AT_MOST_ONE = frozenset({
-    "matmul_ratio", "narrow_matmul_ratio", "attention_ratio", "memory_ratio", "node_link_ratio", "network_ratio",
-    "hidden_ratio", "contention_ratio",
+    "matmul_ratio", "narrow_matmul_ratio", "attention_ratio", "older_attention_ratio", "memory_ratio",
+    "node_link_ratio", "network_ratio", "hidden_ratio", "contention_ratio",
 })  # fmt: skip
 
 LOG_SPREAD: Mapping[str, float] = MappingProxyType({
@@ -75,7 +77,8 @@ LOG_SPREAD: Mapping[str, float] = MappingProxyType({
     "matmul_half_depth_size": 0.5,
     "matmul_half_area_size": 0.5,
     "attention_ratio": 0.2,
-    "memory_ratio": 0.1,
+    "older_attention_ratio": 0.2,
+    "memory_ratio": 0.15,
     "kernel_s": 0.5,
     "host_kernel_s": 0.7,
     "node_link_ratio": 0.15,

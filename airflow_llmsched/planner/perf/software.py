@@ -17,12 +17,24 @@ class LossKernel(StrEnum):
     """One kernel reads the logits and writes their gradient, both in the format of the products."""
 
 
+class AttentionKernel(StrEnum):
+    """Which fused kernel computes attention: how much of the device it can use depends on what it was written for."""
+
+    FLASH_1 = "flash_1"
+    """FlashAttention and its Triton version of 2022 (Dao et al. 2022)."""
+    FLASH_2 = "flash_2"
+    """FlashAttention-2 (Dao 2023), as PyTorch's own attention has it: written for A100."""
+    CURRENT = "current"
+    """One written for the device: FlashAttention-3, cuDNN's, a TPU's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """Habits of a training stack. The defaults are those of a trainer of 2024 with nothing tuned by hand.
 
     Attributes:
         fused_attention: attention never writes its scores to memory (Dao et al. 2022).
+        attention_kernel: which fused kernel that is.
         softmax_heads_multiple: without fused attention, the kernel that joins mask and softmax serves only numbers of
             heads (of all sequences on a rank) that this divides; others take plain operators.
         fused_elementwise: a compiler or hand-written kernels join norms, activations and residual additions.
@@ -31,6 +43,8 @@ class Software:
         overlaps_data_parallel: gradients are reduced, and sharded weights gathered, beside computation.
         overlaps_tensor_parallel: tensor-parallel collectives run in pieces beside the products that they feed.
         overlaps_expert_parallel: tokens travel to their experts beside the computation of another micro-batch.
+        deduplicates_dispatch: a token goes once to each node (or domain) that has experts for it, and is copied there
+            (DeepEP and the like), instead of once to each expert.
         has_dropout: attention and residual branches have dropout, whose masks are kept.
         loss: how the loss is computed.
         keeps_gathered_weights: under ZeRO 3, weights stay gathered, and gradients whole, from the first micro-batch of
@@ -44,6 +58,7 @@ class Software:
     """
 
     fused_attention: bool = True
+    attention_kernel: AttentionKernel = AttentionKernel.CURRENT
     softmax_heads_multiple: int = 1
     fused_elementwise: bool = False
     fused_accumulation: bool = False
@@ -51,6 +66,7 @@ class Software:
     overlaps_data_parallel: bool = True
     overlaps_tensor_parallel: bool = False
     overlaps_expert_parallel: bool = False
+    deduplicates_dispatch: bool = False
     has_dropout: bool = False
     loss: LossKernel = LossKernel.VOCAB_PARALLEL
     keeps_gathered_weights: bool = False

@@ -17,7 +17,13 @@ from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.software import LossKernel, Software
 from tests.bench.perf_rows.reading import ADAM, MEGATRON_BF16, LeftOutError, Setup, passes, split
 
-TUNED = Software(fused_elementwise=True, fused_accumulation=True, loss=LossKernel.FUSED, overlaps_tensor_parallel=True)
+TUNED = Software(
+    fused_elementwise=True,
+    fused_accumulation=True,
+    loss=LossKernel.FUSED,
+    overlaps_tensor_parallel=True,
+    deduplicates_dispatch=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

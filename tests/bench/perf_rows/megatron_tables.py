@@ -44,7 +44,13 @@ from tests.bench.perf_rows.reading import (
     read_file,
 )
 
-_EARLY = Software(fused_attention=False, has_dropout=True, softmax_heads_multiple=4, fused_elementwise=True)
+_EARLY = Software(
+    fused_attention=False,
+    has_dropout=True,
+    softmax_heads_multiple=4,
+    fused_elementwise=True,
+    overlaps_data_parallel=False,
+)
 _MACHINES = {
     "A100-80GB": "dgx-a100",
     "A100-40GB(DGX-A100)": "dgx-a100-40gb",

@@ -4,7 +4,8 @@ What the file does not say, and how it was filled:
 
 - Shapes: scripts/train/yamls/pretrain/mpt-*.yaml; each row's ``n_params`` must come out exactly, or the row is left
   out.
-- Software: attention ``flash`` or ``triton``, both fused; no compiler; FSDP prefetches gathers and overlaps
+- Software: attention ``flash`` or ``triton``, both fused, of FlashAttention's first version (the tables are of
+  mid-2023, flash-attn 1.0.9 in setup.py); no compiler; FSDP prefetches gathers and overlaps
   reductions.
 - Formats: ``amp_bf16`` with ``DEFAULT`` keeps FP32 shards, computes and gathers in BF16 and reduces in FP32; ``PURE``
   reduces in BF16 too (composer's fsdp_config). ``amp_fp8`` is Transformer Engine's.
@@ -21,6 +22,7 @@ from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.parameters import count_parameters
+from airflow_llmsched.planner.perf.software import AttentionKernel, LossKernel, Software
 from tests.bench.perf_rows.models import gpt
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,
@@ -33,6 +35,8 @@ from tests.bench.perf_rows.reading import (
     passes,
     read_file,
 )
+
+_SOFTWARE = Software(attention_kernel=AttentionKernel.FLASH_1, loss=LossKernel.EAGER)
 
 _SIZES = {
     "125m": (12, 768, 12),
@@ -71,7 +75,7 @@ def _setup(row: Row) -> Setup:
             precision=PrecisionSpec(
                 compute=_COMPUTE[row["precision"]], parameters=NumberFormat.FP32, gradients=_REDUCED[row["mp_mode"]]
             ),
-            sequence_length_tokens=sequence, num_sequences=batch,
+            sequence_length_tokens=sequence, num_sequences=batch, software=_SOFTWARE,
         ),
         layout=layout,
         shape=machine(_MACHINES[row["gpu"]]),

@@ -17,7 +17,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import LossKernel, Software
+from airflow_llmsched.planner.perf.software import AttentionKernel, LossKernel, Software
 from tests.bench.perf_rows.models import NAMED
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,
@@ -65,6 +65,7 @@ def _setup(row: Row) -> Setup:
         ),
         sequence_length_tokens=sequence, num_sequences=batch,
         software=Software(
+            attention_kernel=AttentionKernel.FLASH_2,
             fused_elementwise="compile" in technique or "TP" in technique,
             overlaps_tensor_parallel="async" in technique,
             loss=LossKernel.EAGER if "llama3_h100_202412" in row["source"] else LossKernel.FUSED,

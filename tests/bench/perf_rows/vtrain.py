@@ -33,7 +33,13 @@ from tests.bench.perf_rows.reading import (
     read_file,
 )
 
-_SOFTWARE = Software(fused_attention=False, has_dropout=True, softmax_heads_multiple=4, fused_elementwise=True)
+_SOFTWARE = Software(
+    fused_attention=False,
+    has_dropout=True,
+    softmax_heads_multiple=4,
+    fused_elementwise=True,
+    overlaps_data_parallel=False,
+)
 _HDR_BYTES_PER_S = 4 * 25e9 / 8
 
 

@@ -70,6 +70,15 @@ def test_an_all_to_all_is_bound_by_the_side_that_is_slower() -> None:
     assert all_to_all_s(num_bytes=1e9, span=span(8, 4)) == pytest.approx(1e-2 + 0.5 * 10)
 
 
+def test_tokens_that_go_once_to_each_domain_spare_the_links_between_them() -> None:
+    """Of 8 copies over 2 domains nearly one crosses instead of four."""
+    every = all_to_all_s(num_bytes=1e9, span=span(16, 8))
+    once = all_to_all_s(num_bytes=1e9, span=span(16, 8), num_copies=8)
+    assert every == pytest.approx(2e-2 + 0.5 * 10)
+    assert once == pytest.approx(2e-2 + (1 - 0.5**8) / 8 * 10)
+    assert all_to_all_s(num_bytes=1e9, span=span(8), num_copies=8) == all_to_all_s(num_bytes=1e9, span=span(8))
+
+
 def test_a_message_takes_one_hop_over_the_link_it_needs() -> None:
     assert point_to_point_s(num_bytes=1e9, link=LINK) == pytest.approx(1.001)
     assert point_to_point_s(num_bytes=1e9, link=span(8, 4).farthest) == pytest.approx(10.01)

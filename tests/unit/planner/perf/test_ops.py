@@ -13,6 +13,7 @@ from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.ops import Device, Pass
 from airflow_llmsched.planner.perf.rates import Rates
+from airflow_llmsched.planner.perf.software import AttentionKernel, Software
 from tests.support.fleets import job
 from tests.support.models import LLAMA2_7B
 
@@ -42,7 +43,7 @@ def test_a_thin_product_is_bound_by_memory() -> None:
     moved = 2 * (rows * size + size * size + rows * size)
     fast = replace(RATES, matmul_half_area_size=0.0, matmul_half_depth_size=0.0)
     seconds = device(rates=fast).product(rows, size, size).matmul_s
-    assert seconds == pytest.approx(moved / (0.8 * H100.memory_bandwidth_bytes_per_s))
+    assert seconds == pytest.approx(moved / (RATES.memory_ratio * H100.memory_bandwidth_bytes_per_s))
 
 
 def test_eight_bits_are_faster_in_products_and_not_in_attention() -> None:
@@ -57,6 +58,17 @@ def test_small_heads_and_short_sequences_slow_fused_attention_down() -> None:
         return float(device().fused_attention(flop=1e13, num_keys=keys, head_size=head_size, num_bytes=1).attention_s)
 
     assert seconds(1024, 128) > seconds(8192, 128) < seconds(8192, 64)
+
+
+def test_kernels_of_earlier_years_reach_less_of_a_new_device() -> None:
+    def seconds(kernel: AttentionKernel) -> float:
+        task = replace(job(LLAMA2_7B), software=Software(attention_kernel=kernel))
+        attention = Device.of(task, H100, RATES).fused_attention(flop=1e13, num_keys=4096, head_size=128, num_bytes=1)
+        return float(attention.attention_s)
+
+    current = seconds(AttentionKernel.CURRENT)
+    assert seconds(AttentionKernel.FLASH_2) == pytest.approx(current / RATES.older_attention_ratio)
+    assert seconds(AttentionKernel.FLASH_1) > seconds(AttentionKernel.FLASH_2)
 
 
 def test_passes_add_up_by_kind() -> None:

@@ -57,9 +57,8 @@ def test_stages_on_several_nodes_send_over_the_network() -> None:
     assert transfer(PIPELINE, ranks=1) > transfer(PIPELINE)
 
 
-def test_a_split_sequence_is_sent_in_shares() -> None:
-    split = replace(PIPELINE, tp=2)
-    assert transfer(split) < transfer(replace(split, sequence_parallel=False))
+def test_ranks_of_a_tensor_group_send_shares() -> None:
+    assert transfer(replace(PIPELINE, tp=2)) < transfer(PIPELINE)
 
 
 def test_chunks_hide_what_they_send() -> None:
