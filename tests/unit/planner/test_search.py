@@ -146,16 +146,19 @@ def test_a_search_survives_the_codec() -> None:
     assert from_json(PlanSearch, to_json(found)) == found
 
 
-def test_a_gang_has_nodes_of_one_shape() -> None:
+@pytest.mark.parametrize(
+    ("objective", "chosen"),
+    [(ObjectiveWeights(), "p5.48xlarge"), (ObjectiveWeights(throughput=0, cost=1), "p4de.24xlarge")],
+)
+def test_a_gang_has_nodes_of_one_shape(objective: ObjectiveWeights, chosen: str) -> None:
     tree = tree_of(
         *(node(f"h{number}", path=("b", "r1")) for number in range(2)),
         *(node(f"a{number}", path=("b", "r2"), shape="p4de.24xlarge") for number in range(2)),
     )
     # At its list price the older kind is neither faster nor cheaper, whatever the layout.
-    cheap = node_shapes() | {"p4de.24xlarge": node_shape("p4de.24xlarge", usd_per_hour=10.0)}
-    run = workload(LLAMA31_8B, objective=ObjectiveWeights(cost=2.0))
-    found = search(run, tree, cheap, solver=BestFitSolver())
-    assert {plan.node_shape for plan in found.plans} == {"p5.48xlarge", "p4de.24xlarge"}
+    cheap = node_shapes() | {"p4de.24xlarge": node_shape("p4de.24xlarge", usd_per_hour=1.0)}
+    found = search(workload(LLAMA31_8B, objective=objective), tree, cheap, solver=BestFitSolver())
+    assert found.plans[0].node_shape == chosen
     for plan in found.plans:
         assert {name[0] for name in plan.placement.nodes} == {"h" if plan.node_shape == "p5.48xlarge" else "a"}
 
