@@ -17,10 +17,9 @@ from airflow_llmsched.codec import to_json
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.explain import explain
+from airflow_llmsched.planner.explain import explain_plan
 from airflow_llmsched.planner.export.planned import planned_run
 from airflow_llmsched.planner.export.tools import TOOLS, able_tools
-from airflow_llmsched.planner.neighbours import neighbours
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
@@ -97,8 +96,7 @@ def _plan(spec: Path, fleet: Fleet) -> _Planned:
     node = fleet.shape
     tree = flat_tree(workload, num_nodes=fleet.num_nodes, num_slots=fleet.num_slots, shape=node.name)
     found = search(workload, tree, {node.name: node}, solver=BestFitSolver())
-    around = neighbours(workload, found.plans[0], node) if found.plans else ()
-    return _Planned(workload=workload, found=found, words=explain(found, around))
+    return _Planned(workload=workload, found=found, words=explain_plan(workload, found, {node.name: node}))
 
 
 def _print(planned: _Planned) -> None:

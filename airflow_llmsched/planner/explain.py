@@ -5,12 +5,14 @@ Every comparison is of numbers that were computed for both sides; nothing is sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
-from airflow_llmsched.planner.neighbours import Neighbour, term_changes_s
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.units import DAY_S, GIB, HOUR_S, MINUTE_S
 
 STEP_TERMS = {
@@ -58,17 +60,31 @@ _TELLING_RATIO = 0.1
 """Share of a difference from which on a term is named as its cause."""
 
 
-def explain(search: PlanSearch, neighbours: Sequence[Neighbour] = ()) -> str:
+def explain_plan(workload: WorkloadSpec, search: PlanSearch, shapes: Mapping[str, NodeShape]) -> str:
+    """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
+
+    Args:
+        workload: what was planned.
+        search: what was found and turned down.
+        shapes: the node shapes that were searched, by name.
+    """
+    if not search.plans:
+        return explain(search)
+    best = search.plans[0]
+    return explain(search, neighbours(workload, best, shapes[best.node_shape]))
+
+
+def explain(search: PlanSearch, around: Sequence[Neighbour] = ()) -> str:
     """Return a few short paragraphs, the same for the same search.
 
     Args:
         search: what was found and turned down.
-        neighbours: plans one change away from the best one (``planner.neighbours``), to compare it with.
+        around: plans one change away from the best one (``planner.neighbours``), to compare it with.
     """
-    return "\n\n".join(_paragraphs(search, neighbours))
+    return "\n\n".join(_paragraphs(search, around))
 
 
-def _paragraphs(search: PlanSearch, neighbours: Sequence[Neighbour]) -> Iterator[str]:
+def _paragraphs(search: PlanSearch, around: Sequence[Neighbour]) -> Iterator[str]:
     if not search.plans:
         yield f"No plan: none of {search.num_candidates:,} candidates can run."
         if search.relaxation:
@@ -81,8 +97,8 @@ def _paragraphs(search: PlanSearch, neighbours: Sequence[Neighbour]) -> Iterator
         yield _memory(best.prediction)
         if best.prediction.run_s:
             yield _run(best.prediction)
-        if neighbours:
-            yield _one_change_away(best, search.plans, neighbours)
+        if around:
+            yield _one_change_away(best, search.plans, around)
         yield from _against_next(best, search.plans[1:])
         yield from _alternatives(best, search.plans[1:])
     if search.rejections:
@@ -167,9 +183,9 @@ def _duration(value_s: float) -> str:
     return f"{value_s / unit_s:,.3g} {unit}"
 
 
-def _one_change_away(best: Plan, plans: tuple[Plan, ...], neighbours: Sequence[Neighbour]) -> str:
+def _one_change_away(best: Plan, plans: tuple[Plan, ...], around: Sequence[Neighbour]) -> str:
     lines = ["One thing changed at a time, on the same ranks and nodes:"]
-    for name, group in groupby(neighbours, key=lambda each: each.field):
+    for name, group in groupby(around, key=lambda each: each.field):
         sentences = " ".join(_neighbour_sentence(best, plans, each) for each in group)
         lines.append(f"  {FIELDS[name]} stays at {_shown(getattr(best.layout, name))}. {sentences}")
     return "\n".join(lines)

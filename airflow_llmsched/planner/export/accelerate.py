@@ -10,7 +10,7 @@ from typing import Any
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
 from airflow_llmsched.planner.export.gaps import Gap, above_one, one_of
-from airflow_llmsched.planner.export.planned import PlannedRun, batch_notes
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import comments, yaml_text
 from airflow_llmsched.planner.export.torchrun import UNEVEN_NODES
 
@@ -50,7 +50,7 @@ def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what is not in the file."""
     layout = run.layout
     found = [
-        *batch_notes(run),
+        *common_notes(run),
         f"In code: a data loader of batch size {layout.micro_batch_size} and "
         f"Accelerator(gradient_accumulation_steps={layout.num_micro_batches}).",
     ]

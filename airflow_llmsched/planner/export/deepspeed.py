@@ -12,7 +12,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
 from airflow_llmsched.domain.workload import OptimizerKind
 from airflow_llmsched.planner.export.gaps import Gap, above_one, one_of
-from airflow_llmsched.planner.export.planned import PlannedRun, batch_notes
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import json_text
 
 NVME_PATH = "/local_nvme"
@@ -61,7 +61,7 @@ def render(run: PlannedRun) -> str:
 
 def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what is not in the file."""
-    found = [*batch_notes(run)]
+    found = [*common_notes(run)]
     if run.layout.recompute is Recompute.FULL:
         found.append("Recomputation is switched on in code: wrap each layer in deepspeed.checkpointing.checkpoint.")
     if "nvme" in {_OPTIMIZER_DEVICE.get(run.layout.offload), _PARAMETER_DEVICE.get(run.layout.offload)}:

@@ -9,17 +9,25 @@ from typing import Any
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload
-from airflow_llmsched.domain.workload import OptimizerKind, Positions, TrainingStage
+from airflow_llmsched.domain.workload import LoraTarget, OptimizerKind, Positions, TrainingStage
 from airflow_llmsched.planner.export import megatron_core as core
 from airflow_llmsched.planner.export.gaps import Gap
 from airflow_llmsched.planner.export.megatron_gaps import CORE_GAPS
-from airflow_llmsched.planner.export.planned import PlannedRun, batch_notes
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 
 MIXED_PRECISION = {
     NumberFormat.BF16: "bf16_mixed",
     NumberFormat.FP16: "fp16_mixed",
     NumberFormat.FP8: "bf16_with_fp8_delayed_scaling_mixed",
 }
+
+_ADAPTED = {
+    "linear_qkv": {LoraTarget.QUERY, LoraTarget.KEY, LoraTarget.VALUE},
+    "linear_proj": {LoraTarget.ATTENTION_OUT},
+    "linear_fc1": {LoraTarget.GATE, LoraTarget.UP},
+    "linear_fc2": {LoraTarget.DOWN},
+}
+"""Megatron Core's linear layers, by the matrices that are one in each. Those of experts have the MLP's names."""
 
 
 def overrides(run: PlannedRun) -> dict[str, Any]:
@@ -37,8 +45,8 @@ def overrides(run: PlannedRun) -> dict[str, Any]:
     compute = run.workload.precision.compute
     if compute in MIXED_PRECISION:
         found["mixed_precision"] = MIXED_PRECISION[compute]
-    if run.workload.stage is TrainingStage.LORA and run.workload.lora_rank is not None:
-        found["peft.dim"] = run.workload.lora_rank
+    if run.workload.stage is TrainingStage.LORA:
+        found |= _adapters(run)
     found["rng.seed"] = max(run.workload.seed, 1)  # Megatron refuses 0
     return found
 
@@ -50,11 +58,19 @@ def render(run: PlannedRun) -> str:
 
 def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what the recipe must bring."""
-    found = [*batch_notes(run), *core.core_notes(run)]
+    found = [*common_notes(run), *core.core_notes(run)]
     found.append("Take a recipe of the model's family: functions, such as its activation, cannot be overridden.")
     if run.workload.stage is TrainingStage.LORA:
         found.append("The recipe must be one with LoRA: peft.dim changes its rank and switches nothing on.")
     return tuple(found)
+
+
+def _adapters(run: PlannedRun) -> dict[str, Any]:
+    targets = set(run.workload.lora_targets)
+    found: dict[str, Any] = {"peft.target_modules": [name for name, parts in _ADAPTED.items() if parts & targets]}
+    if run.workload.lora_rank is not None:
+        found["peft.dim"] = run.workload.lora_rank
+    return found
 
 
 def _model(run: PlannedRun) -> dict[str, Any]:
@@ -105,7 +121,27 @@ def _no_positions(run: PlannedRun) -> object | None:
     return Positions.NONE.value if is_without else None
 
 
+def _partial_targets(run: PlannedRun) -> object | None:
+    """Name targets of which Megatron Core cannot adapt one without the other."""
+    if run.workload.stage is not TrainingStage.LORA or run.workload.model is None:
+        return None
+    model, targets = run.workload.model, set(run.workload.lora_targets)
+    together = [*_ADAPTED.values()]
+    if not model.gated_mlp:
+        together[2] = {LoraTarget.UP}
+    if model.experts is not None:
+        together.append({LoraTarget.UP, LoraTarget.DOWN, LoraTarget.EXPERTS})
+    torn = [parts for parts in together if parts & targets and not parts <= targets]
+    beyond = {LoraTarget.OUTPUT_HEAD} & targets
+    return ", ".join(sorted({*beyond, *(target for parts in torn for target in parts & targets)})) or None
+
+
 GAPS = (
     *CORE_GAPS,
+    Gap(
+        path="lora.targets",
+        why="Megatron Core adapts queries, keys and values together, gate and up, and experts with the MLP's matrices",
+        used=_partial_targets,
+    ),
     Gap(path="model.positions", why="Megatron-Bridge's GPT has rotary or learned positions", used=_no_positions),
 )

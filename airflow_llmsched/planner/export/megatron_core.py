@@ -36,11 +36,22 @@ def layout_settings(run: PlannedRun) -> dict[str, Any]:
     }
     if run.workload.model is not None and run.workload.model.experts is not None:
         settings["expert_tensor_parallel_size"] = run.expert_tp
+    if not run.has_even_chunks:
+        settings["pipeline_model_parallel_layout"] = _chunk_pattern(run)
     settings |= _recompute(run)
     if layout.offload is Offload.ACTIVATIONS_HOST and run.workload.model is not None:
         # The last layer's activations are used at once: Megatron Core refuses to offload them.
         settings["cpu_offloading_num_layers"] = run.workload.model.num_layers - 1
     return settings
+
+
+def _chunk_pattern(run: PlannedRun) -> str:
+    """Return uneven chunks in Megatron Core's letters: embedding, transformer layers, predictions ahead, loss."""
+    chunks = [f"t*{len(chunk)}" for chunk in run.chunks]
+    num_ahead = run.workload.model.num_predict_ahead_layers if run.workload.model is not None else 0
+    chunks[0] = f"E{chunks[0]}"
+    chunks[-1] += "m" * num_ahead + "L"
+    return "|".join(chunks)
 
 
 def model_settings(model: ModelShape) -> dict[str, Any]:

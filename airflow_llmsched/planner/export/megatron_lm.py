@@ -10,7 +10,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.workload import ModelShape, OptimizerKind
 from airflow_llmsched.planner.export import megatron_core as core
 from airflow_llmsched.planner.export.megatron_gaps import CORE_GAPS, lora_gap
-from airflow_llmsched.planner.export.planned import PlannedRun, batch_notes
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import arguments_text
 
 GAPS = (*CORE_GAPS, lora_gap("Megatron-LM has no LoRA"))
@@ -26,7 +26,7 @@ _FLAGS = {
 def arguments(run: PlannedRun) -> tuple[str, ...]:
     """Return the argument list: layout, batch, model, precision, optimizer. Data and paths are the launch's own."""
     settings = core.layout_settings(run)
-    if run.layout.vp > 1:
+    if run.layout.vp > 1 and run.has_even_chunks:
         settings["num_virtual_stages_per_pipeline_rank"] = run.layout.vp
     settings |= core.replica_settings(run) | _batch(run)
     if run.layout.zero_stage > 1:
@@ -49,7 +49,7 @@ def render(run: PlannedRun) -> str:
 
 def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what the arguments leave to the reader."""
-    return (*batch_notes(run), *core.core_notes(run), "Add data, tokenizer and checkpoint arguments.")
+    return (*common_notes(run), *core.core_notes(run), "Add data, tokenizer and checkpoint arguments.")
 
 
 def _batch(run: PlannedRun) -> dict[str, Any]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec
-from airflow_llmsched.planner.perf.job import heaviest_phase
+from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
+from airflow_llmsched.planner.perf.memory import allocator_settings
+from airflow_llmsched.planner.perf.stages import stage_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,20 @@ class PlannedRun:
         """Whether tensor-parallel ranks split norms along the sequence."""
         return self.layout.tp > 1 and self.layout.sequence_parallel
 
+    @property
+    def chunks(self) -> tuple[range, ...]:
+        """Layers of each pipeline chunk, in the order of the layers; chunk i is on stage i modulo pp."""
+        if self.workload.model is None:
+            return ()
+        num_chunks = self.layout.pp * self.layout.vp
+        bounds = stage_bounds(self.workload.model.num_layers, num_chunks=num_chunks).tolist()
+        return tuple(range(first, end) for first, end in pairwise(bounds))
+
+    @property
+    def has_even_chunks(self) -> bool:
+        """Whether all pipeline chunks have equally many layers."""
+        return len({len(chunk) for chunk in self.chunks}) <= 1
+
 
 def planned_run(workload: WorkloadSpec, plan: Plan) -> PlannedRun:
     """Return what ``plan`` says of ``workload`` to a tool."""
@@ -60,17 +77,24 @@ def planned_run(workload: WorkloadSpec, plan: Plan) -> PlannedRun:
     )
 
 
-def batch_notes(run: PlannedRun) -> tuple[str, ...]:
-    """Say which phases of a batch schedule the settings are not for."""
+def common_notes(run: PlannedRun) -> tuple[str, ...]:
+    """Say what holds for any tool: which environment the memory counts on, which phases the settings are not for."""
+    job = job_of(run.workload)
+    environment = allocator_settings(job) if job is not None else ""
+    counted = f"Memory was planned with {environment} in every rank's environment." if environment else ""
+    return tuple(filter(None, (_phase_note(run), counted)))
+
+
+def _phase_note(run: PlannedRun) -> str:
     chosen = run.phase
     others = [phase for phase in run.workload.batch if phase != chosen]
     if chosen is None or not others:
-        return ()
+        return ""
     listed = "; ".join(
         f"from {phase.from_tokens:,} tokens: {phase.num_sequences} sequences of {phase.sequence_length_tokens} tokens"
         for phase in others
     )
     return (
         f"These settings are for the phase of {chosen.num_sequences} sequences of {chosen.sequence_length_tokens} "
-        f"tokens, without its length in steps. The others need the same layout with their own batch: {listed}.",
+        f"tokens, without its length in steps. The others need the same layout with their own batch: {listed}."
     )

@@ -6,7 +6,7 @@ Names as in torch.distributed.run of PyTorch 2.13.
 from __future__ import annotations
 
 from airflow_llmsched.planner.export.gaps import Gap
-from airflow_llmsched.planner.export.planned import PlannedRun
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import arguments_text
 
 
@@ -37,6 +37,7 @@ def render(run: PlannedRun) -> str:
 def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what the training script has to do itself."""
     return (
+        *common_notes(run),
         f"torchrun starts ranks and splits nothing: the script must lay them out as {run.layout.describe()}, with "
         "tensor parallelism fastest, then context, expert, data and pipeline parallelism.",
         "Add --rdzv-backend, --rdzv-endpoint and --rdzv-id, and the script.",

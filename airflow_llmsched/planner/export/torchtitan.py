@@ -15,7 +15,7 @@ from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute,
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, OptimizerKind, Positions, TrainingStage
 from airflow_llmsched.planner.export.accelerate import torn_shards
 from airflow_llmsched.planner.export.gaps import Gap, one_of
-from airflow_llmsched.planner.export.planned import PlannedRun, batch_notes
+from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import comments, toml_text
 
 _LLAMA3_8B = ModelShape(
@@ -76,7 +76,7 @@ def render(run: PlannedRun) -> str:
 
 def notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what is not in the file."""
-    found = [*batch_notes(run)]
+    found = [*common_notes(run)]
     name, flavor = _flavor(run.workload.model)
     if (name, flavor) not in FLAVORS.values():
         found.append(
@@ -147,13 +147,24 @@ def _parallelism(run: PlannedRun) -> dict[str, Any]:
         degrees |= {
             "pipeline_parallel_schedule": SCHEDULES[_schedule(run)],
             "pipeline_parallel_microbatch_size": layout.micro_batch_size,
-            "pipeline_parallel_layers_per_stage": run.workload.model.num_layers // (layout.pp * layout.vp),
-            "pipeline_parallel_first_stage_less_layers": 0,
-            "pipeline_parallel_last_stage_less_layers": 0,
+            **_stages(run),
         }
     if run.workload.model is not None and run.workload.model.experts is not None:
         degrees |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": run.expert_tp}
     return degrees
+
+
+def _stages(run: PlannedRun) -> dict[str, Any]:
+    if run.has_even_chunks:
+        return {
+            "pipeline_parallel_layers_per_stage": len(run.chunks[0]),
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+        }
+    names = [[f"layers.{layer}" for layer in chunk] for chunk in run.chunks]
+    names[0].insert(0, "tok_embeddings")
+    names[-1] += ["norm", "output"]
+    return {"module_fqns_per_model_part": names}
 
 
 def _schedule(run: PlannedRun) -> PipelineSchedule:

@@ -11,7 +11,7 @@ from airflow_llmsched.provider.operators.base import EngineOperator, failing_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_llmsched.domain.plan import Plan, PlanSearch
+    from airflow_llmsched.domain.plan import Plan
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.provider.run_scope import RunScope
 
@@ -42,7 +42,9 @@ class PlanTrainingOperator(EngineOperator):
         """
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
+        from airflow_llmsched.planner.explain import explain_plan
         from airflow_llmsched.planner.export.tools import find_tool
+        from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.hooks.placement import PlacementHook
         from airflow_llmsched.provider.rented_tree import tree_of
@@ -56,7 +58,7 @@ class PlanTrainingOperator(EngineOperator):
             for tool in self.write_out:
                 find_tool(tool)
             search = hook.plan_on(spec, tree_of(scope, hook), frozenset())
-            words = _in_words(spec, search)
+            words = explain_plan(spec, search, node_shapes())
             self.log.info("%s", words)
             if not search.plans:
                 raise RelaxError(words)
@@ -83,14 +85,3 @@ class PlanTrainingOperator(EngineOperator):
                 self.log.info("%s: %s", settings.file_name, note)
             stored[tool] = run_files.write_data(scope, settings.file_name, settings.text.encode())
         return stored
-
-
-def _in_words(spec: WorkloadSpec, search: PlanSearch) -> str:
-    from airflow_llmsched.planner.explain import explain
-    from airflow_llmsched.planner.neighbours import neighbours
-    from airflow_llmsched.planner.perf.hardware import node_shape
-
-    if not search.plans:
-        return explain(search)
-    best = search.plans[0]
-    return explain(search, neighbours(spec, best, node_shape(best.node_shape)))

@@ -8,8 +8,8 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import PhasePrediction, Plan, PlanSearch, Prediction
-from airflow_llmsched.domain.workload import CapacityWish
-from airflow_llmsched.planner.explain import FIELDS, STEP_TERMS, explain
+from airflow_llmsched.domain.workload import CapacityWish, ParallelismWish
+from airflow_llmsched.planner.explain import FIELDS, STEP_TERMS, explain, explain_plan
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
@@ -142,6 +142,22 @@ def test_chunks_offload_and_split_experts_are_put_into_words() -> None:
         "computed again instead of kept: layernorm",
     ):
         assert part in words
+
+
+def test_the_whole_explanation_compares_with_neighbours() -> None:
+    run = workload(LLAMA2_70B, parallelism=ParallelismWish(pp=4))
+    found = search(run, fleet(4), node_shapes(), solver=BestFitSolver())
+    words = explain_plan(run, found, node_shapes())
+    around = neighbours(run, found.plans[0], node_shapes()["p5.48xlarge"])
+    assert words == explain(found, around) != explain(found)
+
+
+def test_without_a_plan_or_a_model_there_is_less_to_say() -> None:
+    nothing = PlanSearch(plans=(), num_candidates=3)
+    assert explain_plan(workload(), nothing, {}) == explain(nothing)
+    stated = replace(workload(), model=None)
+    alone = PlanSearch(plans=(plan(ParallelLayout(dp=1), step_s=0.0),))
+    assert explain_plan(stated, alone, node_shapes()) == explain(alone)
 
 
 def test_a_job_of_unknown_time_says_so() -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
-from airflow_llmsched.domain.workload import OptimizerKind, OptimizerSpec, Positions, PrecisionSpec, TrainingStage
+from airflow_llmsched.domain.workload import (
+    LoraTarget,
+    ModelShape,
+    OptimizerKind,
+    OptimizerSpec,
+    Positions,
+    PrecisionSpec,
+    TrainingStage,
+)
 from airflow_llmsched.planner.export import megatron_bridge
 from airflow_llmsched.planner.export.gaps import found_gaps
 from airflow_llmsched.planner.export.planned import PlannedRun
@@ -25,6 +33,10 @@ RUNS = {
     ),
     "lora": planned(ParallelLayout(dp=8), stage=TrainingStage.LORA, lora_rank=16),
 }  # fmt: skip
+
+
+def lora(targets: set[LoraTarget], model: ModelShape = LLAMA31_8B) -> PlannedRun:
+    return planned(ParallelLayout(dp=8), model, stage=TrainingStage.LORA, lora_rank=16, lora_targets=tuple(targets))
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
@@ -81,6 +93,33 @@ def test_text_is_hydras() -> None:
 def test_lora_changes_a_rank_and_says_that_the_recipe_must_have_it() -> None:
     assert megatron_bridge.overrides(RUNS["lora"])["peft.dim"] == 16
     assert any("LoRA" in note for note in megatron_bridge.notes(RUNS["lora"]))
+
+
+def test_adapters_are_on_the_layers_that_hold_their_targets() -> None:
+    assert megatron_bridge.overrides(RUNS["lora"])["peft.target_modules"] == [
+        "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
+    ]  # fmt: skip
+    attention = lora({LoraTarget.QUERY, LoraTarget.KEY, LoraTarget.VALUE})
+    assert megatron_bridge.overrides(attention)["peft.target_modules"] == ["linear_qkv"]
+    assert found_gaps(megatron_bridge.GAPS, attention) == []
+
+
+@pytest.mark.parametrize(
+    ("targets", "named"),
+    [
+        ({LoraTarget.QUERY, LoraTarget.VALUE}, "query, value"),
+        ({LoraTarget.GATE, LoraTarget.DOWN}, "gate"),
+        ({LoraTarget.OUTPUT_HEAD}, "output_head"),
+    ],
+)  # fmt: skip
+def test_matrices_that_are_one_in_megatron_core_are_adapted_together(targets: set[LoraTarget], named: str) -> None:
+    ((gap, value),) = found_gaps(megatron_bridge.GAPS, lora(targets))
+    assert (gap.path, value) == ("lora.targets", named)
+
+
+def test_experts_are_adapted_with_the_mlps_matrices() -> None:
+    ((gap, value),) = found_gaps(megatron_bridge.GAPS, lora({LoraTarget.EXPERTS}, QWEN3_30B_A3B))
+    assert (gap.path, value) == ("lora.targets", "experts")
 
 
 def test_a_model_without_positions_is_beyond_it() -> None:

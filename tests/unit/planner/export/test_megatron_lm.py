@@ -31,6 +31,7 @@ RUNS = {
         ParallelLayout(dp=8, offload=Offload.ACTIVATIONS_HOST), GPT2, sequence_length_tokens=1024
     ),
     "narrow formats": planned(ParallelLayout(dp=8, zero_stage=2), QWEN25_7B, precision=FP8, optimizer=NARROW),
+    "uneven stages": planned(ParallelLayout(dp=1, pp=8, vp=3), replace(LLAMA31_8B, num_layers=45)),
     "windows": planned(
         ParallelLayout(dp=8, recompute=Recompute.MODULES, recompute_modules=(RecomputeModule.MLP,)),
         replace(LLAMA31_8B, attention_window_tokens=1024),
@@ -144,6 +145,22 @@ def test_formats_of_numbers_are_said() -> None:
     assert {"--bf16", "--grad-reduce-in-bf16", "--use-precision-aware-optimizer", "--add-qkv-bias"} <= set(found)
     assert found["--exp-avg-dtype"] == found["--exp-avg-sq-dtype"] == ["bf16"]
     assert (found["--lr"], found["--lr-warmup-iters"]) == (["0.0003"], ["2"])
+
+
+def test_uneven_chunks_are_spelled_out_and_say_how_many_there_are() -> None:
+    found = read(RUNS["uneven stages"])
+    (pattern,) = found["--pipeline-model-parallel-layout"]
+    chunks = pattern.split("|")
+    assert len(chunks) == 8 * 3
+    assert sum(int(chunk.strip("EL").removeprefix("t*")) for chunk in chunks) == 45
+    assert (chunks[0], chunks[-1]) == ("Et*1", "t*1L")
+    assert "--num-virtual-stages-per-pipeline-rank" not in found
+
+
+def test_layers_that_predict_ahead_come_before_the_loss() -> None:
+    model = replace(LLAMA31_8B, num_layers=5, num_predict_ahead_layers=1)
+    (pattern,) = read(planned(ParallelLayout(dp=1, pp=2), model))["--pipeline-model-parallel-layout"]
+    assert pattern == "Et*3|t*2mL"
 
 
 def test_a_window_counts_the_token_itself() -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec
-from airflow_llmsched.planner.export.planned import batch_notes, planned_run
+from airflow_llmsched.planner.export.planned import common_notes, planned_run
 from tests.support.fleets import workload
+from tests.support.models import LLAMA31_8B
 from tests.support.tool_options import planned
 
+ONE_NODE = ParallelLayout(dp=8)
 PHASES = (
     BatchPhase(from_tokens=0, sequence_length_tokens=4096, num_sequences=256),
     BatchPhase(from_tokens=10**9, sequence_length_tokens=8192, num_sequences=512),
@@ -53,10 +57,25 @@ def test_sequence_parallelism_needs_tensor_parallelism() -> None:
 
 def test_one_batch_has_a_number_of_steps_and_a_schedule_says_which_phase_is_meant() -> None:
     alone = planned(ParallelLayout(dp=8))
-    assert (alone.num_steps, batch_notes(alone)) == (10, ())
+    assert alone.num_steps == 10
+    assert not any("phase" in note for note in common_notes(alone))
     run = planned(ParallelLayout(dp=512), batch=PHASES, budget=BudgetSpec(num_tokens=10**12))
     assert run.num_steps is None
     assert run.phase == PHASES[1]
-    (note,) = batch_notes(run)
+    (note,) = (each for each in common_notes(run) if "phase" in each)
     assert "512 sequences of 8192 tokens" in note
     assert "from 0 tokens: 256 sequences of 4096 tokens" in note
+
+
+def test_the_environment_that_the_memory_counts_on_is_noted() -> None:
+    assert any("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in common_notes(planned(ONE_NODE)))
+    assert common_notes(planned(ONE_NODE, None)) == ()
+
+
+def test_chunks_are_those_that_were_priced() -> None:
+    """Llama 3.1 405B over 16 stages: 126 layers, one less on the first and on the last (Dubey et al. 2024)."""
+    run = planned(ParallelLayout(dp=1, pp=16), replace(LLAMA31_8B, num_layers=126))
+    assert [len(chunk) for chunk in run.chunks] == [7, *[8] * 14, 7]
+    assert [layer for chunk in run.chunks for layer in chunk] == list(range(126))
+    assert not run.has_even_chunks
+    assert planned(ParallelLayout(dp=1, pp=4, vp=2)).has_even_chunks

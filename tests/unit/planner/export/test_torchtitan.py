@@ -75,6 +75,18 @@ def test_without_stages_gradients_accumulate_and_with_them_the_pipeline_splits_t
     assert staged["parallelism"]["pipeline_parallel_layers_per_stage"] == 4
 
 
+def test_uneven_stages_name_their_modules() -> None:
+    run = planned(ParallelLayout(dp=2, pp=4, zero_stage=2, num_micro_batches=4), replace(LLAMA31_8B, num_layers=6))
+    parallelism = config(run)["parallelism"]
+    assert "pipeline_parallel_layers_per_stage" not in parallelism
+    assert parallelism["module_fqns_per_model_part"] == [
+        ["tok_embeddings", "layers.0"],
+        ["layers.1", "layers.2"],
+        ["layers.3", "layers.4"],
+        ["layers.5", "norm", "output"],
+    ]
+
+
 @pytest.mark.torch
 def test_pytorch_has_the_schedules() -> None:
     from torch.distributed.pipelining.schedules import get_schedule_class
