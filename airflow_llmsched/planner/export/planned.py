@@ -9,18 +9,22 @@ from itertools import pairwise
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec
-from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
-from airflow_llmsched.planner.perf.memory import allocator_settings
+from airflow_llmsched.planner.perf.job import heaviest_phase
 from airflow_llmsched.planner.perf.stages import stage_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """A workload with its layout. ``ranks_on_nodes``: how many ranks each node has, in the order of the nodes."""
+    """A workload with its layout.
+
+    ``ranks_on_nodes``: how many ranks each node has, in the order of the nodes. ``allocator_settings``: the environment
+    of every rank that the planned memory assumes; may be empty.
+    """
 
     workload: WorkloadSpec
     layout: ParallelLayout
     ranks_on_nodes: tuple[int, ...]
+    allocator_settings: str = ""
 
     @property
     def phase(self) -> BatchPhase | None:
@@ -74,15 +78,15 @@ def planned_run(workload: WorkloadSpec, plan: Plan) -> PlannedRun:
         workload=workload,
         layout=plan.layout,
         ranks_on_nodes=tuple(ranks[node] for node in plan.placement.nodes),
+        allocator_settings=plan.prediction.allocator_settings,
     )
 
 
 def common_notes(run: PlannedRun) -> tuple[str, ...]:
     """Say what holds for any tool: which environment the memory counts on, which phases the settings are not for."""
-    job = job_of(run.workload)
-    environment = allocator_settings(job) if job is not None else ""
-    counted = f"Memory was planned with {environment} in every rank's environment." if environment else ""
-    return tuple(filter(None, (_phase_note(run), counted)))
+    settings = run.allocator_settings
+    assumed = f"The planned memory assumes {settings} in the environment of every rank." if settings else ""
+    return tuple(filter(None, (_phase_note(run), assumed)))
 
 
 def _phase_note(run: PlannedRun) -> str:

@@ -19,7 +19,7 @@ PHASES = (
 )
 
 
-def test_ranks_are_counted_by_node() -> None:
+def test_ranks_are_counted_by_node_and_the_allocators_settings_come_along() -> None:
     slots = tuple(
         RankSlot(rank=rank, node=NodeId(f"n{rank // 2}"), slot=rank, local_rank=rank % 2) for rank in range(3)
     )
@@ -28,12 +28,13 @@ def test_ranks_are_counted_by_node() -> None:
         placement=Placement(slots=slots),
         prediction=Prediction(
             step_s=1.0, step_breakdown_s={}, memory_bytes_per_rank=1, memory_breakdown_bytes={}, mfu_ratio=0.0,
-            tokens_per_s=1.0, usd_per_hour=1.0, error_ratio=0.5,
+            tokens_per_s=1.0, usd_per_hour=1.0, error_ratio=0.5, allocator_settings="A=b:True",
         ),
         node_shape="local-cpu",
         num_domains=1,
     )  # fmt: skip
-    assert planned_run(workload(), plan).ranks_on_nodes == (2, 1)
+    run = planned_run(workload(), plan)
+    assert (run.ranks_on_nodes, run.allocator_settings) == ((2, 1), "A=b:True")
 
 
 def test_shards_span_all_replicas_unless_told() -> None:
@@ -67,9 +68,10 @@ def test_one_batch_has_a_number_of_steps_and_a_schedule_says_which_phase_is_mean
     assert "from 0 tokens: 256 sequences of 4096 tokens" in note
 
 
-def test_the_environment_that_the_memory_counts_on_is_noted() -> None:
-    assert any("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in common_notes(planned(ONE_NODE)))
-    assert common_notes(planned(ONE_NODE, None)) == ()
+def test_the_environment_that_the_memory_assumes_is_noted() -> None:
+    (note,) = common_notes(replace(planned(ONE_NODE), allocator_settings="A=b:True"))
+    assert "assumes A=b:True in the environment" in note
+    assert common_notes(planned(ONE_NODE)) == ()
 
 
 def test_chunks_are_those_that_were_priced() -> None:
