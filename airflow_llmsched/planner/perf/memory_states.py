@@ -126,7 +126,7 @@ def state_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> 
     away = state_away(table)
     return {
         "weights": np.where(away["weights"], 0, local["weights"]),
-        "compute_copies": np.where(table.zero_C < 3, parameters.total_C * _copy_bytes(job), 0),
+        "compute_copies": np.where(table.zero_C < 3, _copies_C(job, parameters), 0),
         "gradients": np.where(away["gradients"], 0, local["gradients"]),
         "optimizer": np.where(away["optimizer"], 0, local["optimizer"]),
         "sharding_buffers": _buffers_C(job, table, parameters, trained),
@@ -184,15 +184,18 @@ def ceil_div(numerator: int | IntArray, denominator: int | IntArray) -> IntArray
     return np.asarray(-(-numerator // denominator))
 
 
-def _copy_bytes(job: TransformerJob) -> int:
-    """Bytes of the copies that each whole weight has: in 16 bits if stored wider; FP8 as is and transposed.
+def _copies_C(job: TransformerJob, parameters: RankParameters) -> IntArray:
+    """Return bytes of copies that products read: in 16 bits if stored wider; in FP8 as is and transposed.
 
-    Transformer Engine keeps both layouts of an FP8 weight from one micro-batch to the next.
+    Transformer Engine keeps both layouts of an FP8 weight from one micro-batch to the next; embeddings and heads have
+    none.
     """
     stored_bytes = FORMAT_BYTES[job.precision.parameters]
-    if FORMAT_BYTES[job.precision.compute] == 1:
-        return 2 - (stored_bytes == 1)
-    return job.compute_bytes if job.compute_bytes < stored_bytes else 0
+    wide_C = parameters.total_C * (job.compute_bytes if job.compute_bytes < stored_bytes else 0)
+    if FORMAT_BYTES[job.precision.compute] > 1:
+        return wide_C
+    wide_C = parameters.ends_C * (job.compute_bytes if job.compute_bytes < stored_bytes else 0)
+    return wide_C + (parameters.total_C - parameters.ends_C) * (2 - (stored_bytes == 1))
 
 
 def _buffers_C(
