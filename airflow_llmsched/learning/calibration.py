@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from airflow_llmsched.learning.robust_fit import Problem, Start, fit
+from airflow_llmsched.learning.robust_fit import Problem, Start, cost, fit
 from airflow_llmsched.planner.layout_table import FloatArray
 from airflow_llmsched.planner.perf.calibration import (
     Calibration,
@@ -27,6 +27,8 @@ MAX_GROUPS_PER_SOURCE = 16
 they share what the source does not say, and predicting them is what takes time."""
 NOISE = 0.05
 """Standard deviation of the logarithm of a good measurement about a good prediction."""
+
+_HOST_FACTORS = (1.0, 2.0, 4.0, 8.0)
 
 _NAMES = tuple(each.name for each in fields(Rates))
 _SPREAD_P = np.array([LOG_SPREAD[name] for name in _NAMES])
@@ -46,7 +48,8 @@ class KindFit:
         if not all(key in self.number_of for key in keys):
             return None
         numbers = [self.number_of[key] for key in keys]
-        return Start(value_P=self.begin.value_P, slope_MP=self.begin.slope_MP[numbers])
+        slope_MP = None if self.begin.slope_MP is None else self.begin.slope_MP[numbers]
+        return Start(value_P=self.begin.value_P, slope_MP=slope_MP)
 
 
 def calibrate(
@@ -106,7 +109,8 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
         spread_P=_SPREAD_P,
         noise=NOISE,
     )
-    found = fit(problem, groups=sources, start=None if begin is None else begin.start(steps))
+    start = (begin.start(steps) if begin is not None else None) or _best_start(problem)
+    found = fit(problem, groups=sources, start=start)
     kind = FittedKind(
         rates=_rates(found.value_P),
         error_ratio=band_error_ratio(found.left_out_M, weight_M),
@@ -118,6 +122,16 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
         begin=Start(value_P=found.value_P, slope_MP=found.slope_MP),
         number_of={(step.source, step.row): number for number, step in enumerate(steps)},
     )
+
+
+def _best_start(problem: Problem) -> Start:
+    """Return the prior, or that with a slower host if it is nearer: a host that no pass waits for has no slope."""
+    tried = []
+    for factor in _HOST_FACTORS:
+        value_P = problem.prior_P.copy()
+        value_P[_NAMES.index("host_kernel_s")] += np.log(factor)
+        tried.append(value_P)
+    return Start(value_P=min(tried, key=lambda value_P: cost(problem, value_P)))
 
 
 def _logarithms(rates: Rates) -> FloatArray:

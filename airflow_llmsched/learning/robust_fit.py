@@ -41,10 +41,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
-    """Where to begin: values, and slopes of predictions there (per spread), which take longest to find."""
+    """Where to begin: values, and slopes of predictions there (per spread) if known, which take longest to find."""
 
     value_P: FloatArray
-    slope_MP: FloatArray
+    slope_MP: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,6 +95,13 @@ def fit(problem: Problem, *, groups: Sequence[object], start: Start | None = Non
     )
 
 
+def cost(problem: Problem, value_P: FloatArray) -> float:
+    """Return what :func:`fit` makes small: the loss of the rows, and how far parameters are from their prior."""
+    scaled_M = np.sqrt(problem.weight_M) / problem.noise * (problem.predict(value_P) - problem.measured_M)
+    unit_P = (value_P - problem.prior_P) / problem.spread_P
+    return float(_soft_l1_of_rows(np.concatenate([scaled_M, unit_P]) ** 2, len(scaled_M))[0].sum() / 2)
+
+
 class _Model:
     """Predictions and their slopes: measured by finite differences, then corrected after Broyden (1965) nearby."""
 
@@ -105,7 +112,7 @@ class _Model:
         self._slope_at_P = self._measured_at_P = problem.prior_P
         self._slope_of_M: FloatArray = problem.measured_M
         self.num_predictions = 0
-        if start is not None:
+        if start is not None and start.slope_MP is not None:
             begin_P = (start.value_P - problem.prior_P) / problem.spread_P
             self._keep(start.slope_MP, begin_P)
             self._measured_at_P = begin_P

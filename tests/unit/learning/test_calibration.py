@@ -125,3 +125,16 @@ def test_rates_stay_possible_however_fast_the_steps_were():
     rates = fitted([replace(step, step_s=step.step_s / 20) for step in of_truth(10)]).kinds["hopper"].rates
     assert isinstance(rates, Rates)
     assert rates.matmul_ratio <= 1
+
+
+def test_a_slow_host_is_found_though_at_the_prior_no_pass_waits_for_it():
+    slow = TRUTH.changed({"host_kernel_s": 8 * PRIOR.host_kernel_s})
+    small = [
+        measured(row=row, layout=ParallelLayout(dp=8, micro_batch_size=micro, num_micro_batches=number))
+        for row, (micro, number) in enumerate([(1, 1), (1, 4), (2, 2), (2, 8), (4, 4)])
+    ]
+    step_s_M = MeasuredSteps(small).predicted_s_M(lambda _: slow)
+    steps = [replace(step, step_s=float(step_s)) for step, step_s in zip(small, step_s_M, strict=True)]
+    found = fitted(steps)
+    assert found.kinds["hopper"].rates.host_kernel_s > 2 * PRIOR.host_kernel_s
+    assert error_on(steps, found) < 0.05

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_llmsched.learning.robust_fit import Problem, Start, fit
+from airflow_llmsched.learning.robust_fit import Problem, Start, cost, fit
 
 RNG = np.random.default_rng(5)
 
@@ -90,3 +90,11 @@ def test_beginning_at_the_fit_of_more_rows_is_quick_and_ends_where_beginning_ane
     begun = fit(first, groups=range(20), start=Start(value_P=whole.value_P, slope_MP=whole.slope_MP[:20]))
     assert begun.value_P == pytest.approx(anew.value_P, abs=0.02)
     assert begun.num_predictions < anew.num_predictions
+
+
+def test_a_fit_costs_less_than_where_it_began_and_beginning_elsewhere_ends_there_too():
+    problem = line(30)
+    found = fitted(problem)
+    assert cost(problem, found.value_P) < cost(problem, problem.prior_P)
+    elsewhere = fit(problem, groups=range(30), start=Start(value_P=np.array([-0.5, 0.5])))
+    assert elsewhere.value_P == pytest.approx(found.value_P, abs=1e-3)
