@@ -66,7 +66,7 @@ def _known(generation: str) -> Rates:
 
 def _table(found: Calibration) -> Table:
     table = Table(title="what was fitted", title_justify="left")
-    for heading in ("accelerators", "attempts", "runs", "error without its own run", "80 % of steps within"):
+    for heading in ("accelerators", "attempts", "runs", "error of what was left out", "80 % of steps within"):
         table.add_column(heading)
     for generation, kind in found.kinds.items():
         table.add_row(

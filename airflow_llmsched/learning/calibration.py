@@ -94,7 +94,7 @@ def thinned(steps: Sequence[MeasuredStep]) -> Sequence[MeasuredStep]:
 
 
 def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | None = None) -> KindFit:
-    """Fit one generation. Errors are relative: logarithms are compared.
+    """Fit one generation. Errors are relative: logarithms are compared. The band is that of models not fitted on.
 
     With ``begin``, a fit to more steps, the result is the same but for rounding, and found much sooner.
     """
@@ -110,7 +110,8 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
         noise=NOISE,
     )
     start = (begin.start(steps) if begin is not None else None) or _best_start(problem)
-    found = fit(problem, groups=sources, start=start)
+    models = [(step.source, step.job.model.hidden_size) for step in steps]
+    found = fit(problem, groups=models, start=start)
     kind = FittedKind(
         rates=_rates(found.value_P),
         error_ratio=band_error_ratio(found.left_out_M, weight_M),
