@@ -41,7 +41,7 @@ class FittedKind:
         rates: the fit.
         error_ratio: half-width of the band that should hold ``COVERED_RATIO`` of steps: measured is at most that much
             above or below what is predicted.
-        left_out_error_ratio: median error of measurements when those of their model, in their source, are not fitted on.
+        left_out_error_ratio: median error of measurements when those of their model and source are not fitted on.
         num_rows_by_source: where the measurements came from.
     """
 
