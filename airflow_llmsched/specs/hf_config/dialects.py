@@ -235,6 +235,11 @@ _DENSE: dict[str, Dialect] = {
         facts={"qk_norm": True},
         only={"use_qk_norm": (True,), "mlp_bias": (False,), "use_cla": (False,), "num_experts": (1,)},
     ),
+    "jais2": Dialect(
+        keys=_LLAMA_KEYS,
+        facts=_LAYER_NORM | {"gated_mlp": False},
+        defaults={"attention_qkv_bias": True, "attention_out_bias": True, "mlp_bias": True},
+    ),
     "minicpm3": Dialect(keys=_MLA_KEYS | {"mlp_bias": "mlp_bias"}, derive=(patterns.latent,), tied_by_default=True),
     "mllama_text_model": Dialect(
         keys=SIZES,
@@ -286,6 +291,12 @@ _MIXTURES: dict[str, Dialect] = {
             keys=_EXPERTS | {"num_routed": "num_experts", "expert_hidden_size": "intermediate_size"},
         ),
     ),
+    "flex_olmo": Dialect(
+        keys=SIZES | _ATTENTION_BIAS,
+        facts={"qk_norm": True, "qk_norm_full_width": True},
+        aliases=_RENAMED_EXPERTS,
+        experts=Experts(keys=_EXPERTS | {"num_routed": "num_experts", "expert_hidden_size": "intermediate_size"}),
+    ),
     "gpt_oss": Dialect(
         keys=SIZES | _ATTENTION_BIAS,
         facts={"attention_sinks": True, "mlp_bias": True},
@@ -325,6 +336,16 @@ _MIXTURES: dict[str, Dialect] = {
             facts={"correction_bias": True},
             derive=(patterns.after_first(1),),
         ),
+    ),
+    "glm4_moe_lite": Dialect(
+        keys=_MLA_KEYS | _MTP,
+        experts=Experts(
+            keys=_DEEPSEEK_EXPERTS,
+            defaults={"num_shared": 1},
+            facts={"correction_bias": True},
+            derive=(patterns.after_first(1),),
+        ),
+        derive=(patterns.latent,),
     ),
     "dots1": Dialect(
         keys=SIZES | _ATTENTION_BIAS,

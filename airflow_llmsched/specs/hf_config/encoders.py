@@ -59,12 +59,42 @@ def _clip(keys: Keys) -> Counted:
 
 
 def _siglip(keys: Keys) -> Counted:
-    """SigLIP (Zhai et al. 2023): a bias on patches, no class token, and a pooling head that may be left off."""
-    layers, hidden, inner = _sizes(keys)
-    other = hidden * (_patch_values(keys) + 1 + _num_patches(keys) + 2)
+    """SigLIP (Zhai et al. 2023): as below, with a pooling head that may be left off."""
+    layers, hidden, per_layer, other = _siglip_headless(keys)
     if keys.flag("vision_use_head", True):
-        other += hidden + _plain(hidden, inner) - 2 * hidden
-    return layers, hidden, _plain(hidden, inner), other
+        other += hidden + per_layer - 2 * hidden
+    return layers, hidden, per_layer, other
+
+
+def _siglip_headless(keys: Keys) -> Counted:
+    """Idefics 3 and SmolVLM: SigLIP's layers, a bias on patches, learned positions, no class token."""
+    layers, hidden, inner = _sizes(keys)
+    return layers, hidden, _plain(hidden, inner), hidden * (_patch_values(keys) + 1 + _num_patches(keys) + 2)
+
+
+def _internvl(keys: Keys) -> Counted:
+    """InternViT (Chen et al. 2023): a scale on what each half of a layer gives, and norms on queries and keys."""
+    layers, hidden, inner = _sizes(keys)
+    keys.only("num_channels", 3)
+    side, patch = (_square(keys, key) for key in ("image_size", "patch_size"))
+    has_bias, norm_has_bias = keys.flag("attention_bias", False), keys.word("norm_type") != "rms_norm"
+    per_layer = block(hidden, inner, attention_bias=False, mlp_bias=True, gated=False, norm_has_bias=norm_has_bias)
+    per_layer += hidden * (3 * has_bias + 1 + 2 + 2 * keys.flag("use_qk_norm", False))
+    other = hidden * (3 * patch**2 + 1 + 1)
+    other += hidden * keys.flag("use_mask_token", False)
+    other += hidden * ((side // patch) ** 2 + 1) * keys.flag("use_absolute_position_embeddings", True)
+    other += 0 if keys.flag("use_mean_pooling", True) else 2 * hidden
+    return layers, hidden, per_layer, other
+
+
+def _square(keys: Keys, key: str) -> int:
+    """Read a side that may be written twice."""
+    value = keys.raw(key)
+    if not isinstance(value, list):
+        return keys.need(key)
+    if len(value) != 2 or value[0] != value[1] or not isinstance(value[0], int) or value[0] < 1:  # height and width
+        keys.refuse(key, "must be a whole number, or the same one twice")
+    return int(value[0])
 
 
 def _pixtral(keys: Keys) -> Counted:
@@ -156,9 +186,25 @@ _QWEN3 = Tower(
     ignored=_QWEN_IGNORED,
 )  # fmt: skip
 
+_IDEFICS3 = Tower(
+    count=_siglip_headless,
+    defaults={**_CLIP_DEFAULTS, "hidden_size": 1152, "num_hidden_layers": 12, "patch_size": 32},
+    ignored=frozenset({"max_image_size", "size", "use_base_siglip", "tie_word_embeddings"}),
+)
+
 TOWERS: Mapping[str, Tower] = {
     "clip_vision_model": Tower(count=_clip, defaults={**_CLIP_DEFAULTS, "patch_size": 32}),
     "siglip_vision_model": Tower(count=_siglip, defaults={**_CLIP_DEFAULTS, "patch_size": 16}),
+    "idefics3_vision": _IDEFICS3,
+    "smolvlm_vision": _IDEFICS3,
+    "internvl_vision": Tower(
+        count=_internvl,
+        defaults={
+            "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "image_size": 448,
+            "patch_size": 14,
+        },
+        ignored=frozenset({"layer_scale_init_value", "projection_dropout"}),
+    ),
     "pixtral": Tower(
         count=_pixtral,
         defaults={"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 16},

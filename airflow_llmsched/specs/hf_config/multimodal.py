@@ -20,6 +20,10 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "llama": {**_BASE, "intermediate_size": 11008, "vocab_size": 32000},
     "mistral": {**_BASE, "intermediate_size": 14336, "vocab_size": 32000},
     "qwen2": {**_BASE, "intermediate_size": 22016, "vocab_size": 151936},
+    "cohere2": {
+        "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40, "num_attention_heads": 64,
+        "vocab_size": 256000,
+    },
     "gemma": {
         "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
         "vocab_size": 256000,
@@ -167,6 +171,28 @@ def _matrix_and_norm(_top: Keys, _vision: Keys, width: int, text_hidden: int) ->
     return width + linear(width, text_hidden, bias=False)
 
 
+def _shuffled_pixels(top: Keys, _vision: Keys, width: int, text_hidden: int) -> int:
+    """Idefics 3: neighbours side by side, and one matrix."""
+    return linear(width * (top.size("scale_factor", 2) or 2) ** 2, text_hidden, bias=False)
+
+
+def _normed_neighbours(top: Keys, _vision: Keys, width: int, text_hidden: int) -> int:
+    """InternVL: neighbours side by side, a norm, and two layers."""
+    top.ignore("vision_feature_layer")
+    ratio = top.raw("downsample_ratio")
+    if ratio not in (None, 0.5):
+        top.refuse("downsample_ratio", "changes the model in a way that is not modelled; only 0.5 is")
+    merged = 4 * width
+    return 2 * merged + linear(merged, text_hidden, bias=True) + linear(text_hidden, text_hidden, bias=True)
+
+
+def _gated_neighbours(top: Keys, _vision: Keys, width: int, text_hidden: int) -> int:
+    """Aya Vision: neighbours side by side, a norm, and a gated pair of layers."""
+    merged = width * (top.size("downsample_factor", 2) or 2) ** 2
+    inner = top.size("alignment_intermediate_size") or text_hidden
+    return 2 * merged + linear(merged, inner, bias=True) + linear(inner // 2, text_hidden, bias=True)
+
+
 def _in_the_encoder(_top: Keys, _vision: Keys, _width: int, _text_hidden: int) -> int:
     """Qwen-VL: its mergers are counted with the encoder."""
     return 0
@@ -176,6 +202,10 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     "llava": Multimodal(text="llama", vision="clip_vision_model", project=_two_layers),
     "llava_next": Multimodal(text="llama", vision="clip_vision_model", project=_two_layers_and_newline),
     "paligemma": Multimodal(text="gemma", vision="siglip_vision_model", project=_one_matrix(bias=True)),
+    "idefics3": Multimodal(text="llama", vision="idefics3_vision", project=_shuffled_pixels),
+    "smolvlm": Multimodal(text="llama", vision="smolvlm_vision", project=_shuffled_pixels),
+    "internvl": Multimodal(text="qwen2", vision="internvl_vision", project=_normed_neighbours),
+    "aya_vision": Multimodal(text="cohere2", vision="siglip_vision_model", project=_gated_neighbours),
     "gemma3": Multimodal(text="gemma3_text", vision="siglip_vision_model", project=_matrix_and_norm),
     "mistral3": Multimodal(text="mistral", vision="pixtral", project=_merged_patches),
     "llama4": Multimodal(text="llama4_text", vision="llama4_vision_model", project=_one_matrix(bias=False)),

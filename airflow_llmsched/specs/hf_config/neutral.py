@@ -16,8 +16,8 @@ _TOKENS = """
     bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id eod_token_id im_start_id im_end_id pad_id
     decoder_start_token_id image_token_id image_token_index video_token_id video_token_index audio_token_id
     vision_start_token_id vision_end_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id
-    vision_token_id ignore_index image_seq_length text_token_id mm_tokens_per_image image_grid_pinpoints
-    vision_feature_select_strategy projector_hidden_act
+    vision_token_id ignore_index image_seq_length image_seq_len text_token_id mm_tokens_per_image image_grid_pinpoints
+    vision_feature_select_strategy projector_hidden_act adapter_layer_norm_eps alignment_activation_fn
 """
 _FUNCTIONS = """
     activation activation_function activation_type hidden_act hidden_activation swiglu_alpha swiglu_limit

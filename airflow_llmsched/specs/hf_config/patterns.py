@@ -118,10 +118,16 @@ def sparse_steps(keys: Keys, fields: Fields) -> Fields:
 
 
 def after_first(default: int) -> Derive:
-    """DeepSeek: all layers from ``first_k_dense_replace`` on that ``moe_layer_freq`` divides."""
+    """DeepSeek: ``mlp_layer_types``, or all from ``first_k_dense_replace`` on that ``moe_layer_freq`` divides."""
 
     def derive(keys: Keys, fields: Fields) -> Fields:
         num_layers = fields["num_layers"]
+        kinds = keys.words("mlp_layer_types", length=num_layers)
+        if kinds is not None:
+            if set(kinds) - {"dense", "sparse"}:
+                keys.refuse("mlp_layer_types", "must be dense or sparse for each layer")
+            keys.ignore("first_k_dense_replace", "moe_layer_freq")
+            return _listed([number for number, kind in enumerate(kinds) if kind == "sparse"], num_layers)
         first = keys.count("first_k_dense_replace", default)
         every_nth = keys.size("moe_layer_freq", 1) or 1
         return _listed([n for n in range(first, num_layers) if n % every_nth == 0], num_layers)

@@ -38,6 +38,16 @@ def test_an_encoder_needs_no_key_that_its_class_has_a_default_for(name: str) -> 
     assert min(layers, hidden, per_layer, other) > 0
 
 
+@pytest.mark.parametrize("side", [[448, 224], [448], ["448", "448"], "448", 0])
+def test_a_side_is_one_number_or_the_same_one_twice(side: object) -> None:
+    tower = TOWERS["internvl_vision"]
+    square = tower.count(Keys({**tower.defaults, "image_size": [448, 448]}, file="f"))
+    assert square == tower.count(Keys(tower.defaults, file="f"))
+    broken = Keys({**tower.defaults, "image_size": side}, file="f")
+    with pytest.raises(SpecError, match="image_size"):
+        tower.count(broken)
+
+
 def test_an_encoder_names_what_it_cannot_read() -> None:
     tower = TOWERS["mllama_vision_model"]
     with pytest.raises(SpecError, match="supported_aspect_ratios"):

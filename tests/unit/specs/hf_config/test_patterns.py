@@ -40,5 +40,7 @@ def test_windows_of_all_layers_or_of_none_need_no_list() -> None:
 def test_layers_of_experts_up_to_the_end_are_said_by_the_first() -> None:
     assert patterns.after_first(2)(keys(), {"num_layers": 4}) == {"num_dense_layers_first": 2}
     assert patterns.after_first(2)(keys(), {"num_layers": 2}) == {"layers": ()}
+    listed = patterns.after_first(2)(keys(mlp_layer_types=["sparse", "dense", "sparse"]), {"num_layers": 3})
+    assert listed == {"layers": (0, 2)}
     alternating = patterns.interleaved(keys(interleave_moe_layer_step=2), {"num_layers": 4})
     assert alternating == {"layers": (1, 3)}
