@@ -13,7 +13,9 @@ from rich.text import Text
 
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.planner.perf.kv_cache import kv_cache_bytes_per_token
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.specs import json_schema, loader, reference
 from airflow_llmsched.specs.quantities import (
@@ -61,7 +63,7 @@ def _summary(workload: WorkloadSpec) -> Table:
 
 
 def _rows(workload: WorkloadSpec) -> list[tuple[str, str]]:
-    rows = [("stage", workload.stage.value), ("model", _model(workload))]
+    rows = [("stage", workload.stage.value), ("model", _model(workload)), *_per_token(workload)]
     rows += [("batch" if index == 0 else "", _phase(phase)) for index, phase in enumerate(workload.batch)]
     rows += [("budget", _budget(workload.budget)), ("ranks", _ranks(workload))]
     data = workload.data
@@ -81,6 +83,20 @@ def _model(workload: WorkloadSpec) -> str:
     trained = job.num_trained_parameters if job else count.total
     trains = f", {trained:,} trained" if trained != count.total else ""
     return f"{workload.model.name}: {count.total:,} parameters{active}{trains}"
+
+
+def _per_token(workload: WorkloadSpec) -> list[tuple[str, str]]:
+    """What one token of the longest sequences takes, by the conventions of MFU."""
+    job = job_of(workload)
+    if job is None:
+        return []
+    flops = flops_per_token(job.model, sequence_length_tokens=job.sequence_length_tokens)
+    kept_bytes = kv_cache_bytes_per_token(job.model, bytes_per_value=job.compute_bytes)
+    passes = f"{flops.forward_flop / 1e9:,.4g} GFLOP forward"
+    if job.lora_rank is None:
+        passes += f", {flops.backward_flop / 1e9:,.4g} backward"
+    share = f"{flops.scores_flop / flops.forward_flop:.0%} of it attention scores"
+    return [("per token", f"{passes}, {share}; {kept_bytes:,} bytes of keys and values")]
 
 
 def _phase(phase: BatchPhase) -> str:

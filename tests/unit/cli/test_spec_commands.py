@@ -32,6 +32,20 @@ def test_check_says_in_short_what_a_sound_spec_asks_for(tmp_path: Path) -> None:
         assert part in result.output
 
 
+def test_check_says_what_a_token_takes_and_how_much_is_trained(tmp_path: Path) -> None:
+    text = reference.example("transformer.yaml").replace("qwen3-4b", "llama-3.1-8b")
+    spec = tmp_path / "s.yaml"
+    spec.write_text(text)
+    whole = " ".join(RUNNER.invoke(app, ["check", str(spec)], env={"COLUMNS": "300"}).output.split())
+    assert "131,072 bytes of keys and values" in whole
+    assert "GFLOP forward" in whole
+    assert "trained" not in whole
+    from_base = text.replace("keep_last: 4}", "keep_last: 4, init_from: s3://models/base}")
+    spec.write_text(f"{from_base}\nstage: lora\nlora: {{rank: 8, targets: [query, value]}}\n")
+    adapted = " ".join(RUNNER.invoke(app, ["check", str(spec)], env={"COLUMNS": "300"}).output.split())
+    assert f"{32 * 8 * (2 * 4096 + 4096 + 1024):,} trained" in adapted
+
+
 def test_check_shows_a_job_that_is_no_transformer(tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     spec.write_text(reference.example("stated_traffic.yaml"))
