@@ -388,7 +388,10 @@ _MIXTURES: dict[str, Dialect] = {
             "attn_type_list": ([1],),
         },
         # the published files have no weights of its multi-token prediction
-        unused=frozenset({"use_mtp", "num_mtp_modules", "mtp_transformer_layers"}),
+        unused=frozenset(
+            {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mlp_intermediate_size", "shared_moe_mode"}
+        ),
+        derive=_WINDOW,
         experts=Experts(keys=_LOCAL_EXPERTS, facts={"correction_bias": True}),
         aliases={"num_experts": "num_local_experts"},
     ),

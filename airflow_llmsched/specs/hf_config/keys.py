@@ -136,7 +136,11 @@ class Keys:
 
     def left_over(self) -> Sequence[str]:
         """Return keys that were not placed and are not known to be neutral, by their path, sorted; nested ones too."""
-        own = [self._path + key for key in self._config if key not in self._placed and not is_neutral(key)]
+        own = [
+            self._path + key
+            for key, value in self._config.items()
+            if key not in self._placed and not is_neutral(key, value)
+        ]
         return sorted(own + [key for nested in self._nested for key in nested.left_over()])
 
     def _take(self, key: str, default: Any) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _BOOKKEEPING = """
     _name_or_path architectures auto_map chunk_size_feed_forward dtype finetuning_task id2label is_decoder
-    is_encoder_decoder label2id model_type output_attentions output_hidden_states problem_type return_dict
+    label2id model_type output_attentions output_hidden_states problem_type return_dict
     task_specific_params torch_dtype transformers_version use_cache gradient_checkpointing unsloth_version
     unsloth_fixed use_return_dict tokenizer_class torchscript cache_implementation name_or_path base_model_name_or_path
     pipeline_tag is_causal onnx max_length tokenizer_name tokenizer_type prefix is_llama_config max_model_len
@@ -54,12 +55,25 @@ _TRAINING = """
     use_softmax_v2 quantization quantization_config compression_config pre_seq_len
     prefix_projection verbose attention_probs_dropout_prob
 """
+_GENERATION = """
+    bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty min_length
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+    repetition_penalty return_dict_in_generate suppress_tokens temperature tf_legacy_loss top_k top_p typical_p
+    use_bfloat16
+"""
+_NEUTRAL_WHEN_OFF = frozenset(
+    {"add_cross_attention", "cross_attention_hidden_size", "is_encoder_decoder", "pruned_heads", "tie_encoder_decoder"}
+)
+"""What older versions wrote into every nested config, and what says something only when it is on."""
 _NEUTRAL = frozenset(
-    word for text in (_BOOKKEEPING, _TOKENS, _FUNCTIONS, _POSITIONS, _ROUTING, _TRAINING) for word in text.split()
+    word
+    for text in (_BOOKKEEPING, _TOKENS, _FUNCTIONS, _POSITIONS, _ROUTING, _TRAINING, _GENERATION)
+    for word in text.split()
 )
 _PATTERN = re.compile(r"_.*|summary_.*")
 
 
-def is_neutral(key: str) -> bool:
-    """Whether ``key`` says nothing about shape or work in any architecture known here."""
-    return key in _NEUTRAL or _PATTERN.fullmatch(key) is not None
+def is_neutral(key: str, value: Any = None) -> bool:
+    """Whether ``key`` with that value says nothing about shape or work in any architecture known here."""
+    return key in _NEUTRAL or _PATTERN.fullmatch(key) is not None or (key in _NEUTRAL_WHEN_OFF and not value)

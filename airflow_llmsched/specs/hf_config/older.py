@@ -121,6 +121,7 @@ def _qwen1(keys: Keys, _fields: Fields) -> Fields:
 
 
 _FALCON = Dialect(
+    only={"ff_factor": (4,)},
     keys=_SIZES | {"ffn_hidden_size": "ffn_hidden_size"},
     facts=_GPT,
     derive=(_falcon,),

@@ -40,6 +40,16 @@ def test_a_nested_text_leaves_out_what_its_class_says() -> None:
     assert (shape.num_layers, shape.hidden_size, shape.vocab_size) == (32, 4096, 32064)
 
 
+def test_what_older_versions_wrote_into_every_nested_config_says_nothing() -> None:
+    """As in Llama 3.2 Vision's config.json: the defaults of generation, twice."""
+    generation = {
+        "num_beams": 1, "top_k": 50, "do_sample": False, "bad_words_ids": None, "add_cross_attention": False,
+        "pruned_heads": {}, "tie_encoder_decoder": False, "cross_attention_hidden_size": None, "prefix": None,
+    }  # fmt: skip
+    full = {**LLAVA, "text_config": {**LLAMA, **generation}, "vision_config": {**CLIP, **generation}}
+    assert shape_of(full) == shape_of(LLAVA)
+
+
 def test_the_text_may_be_beside_the_vision_of_qwens_first_files() -> None:
     vision = {"depth": 2, "embed_dim": 64, "hidden_size": 32}
     text = {**LLAMA, "num_key_value_heads": 4, "tie_word_embeddings": True}
