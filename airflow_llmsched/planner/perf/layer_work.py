@@ -40,7 +40,7 @@ RESIDUAL = Passes(forward=3, backward=2, plain_forward=3, plain_backward=3, plai
 PLAIN_ACTIVATION = Passes(forward=2, backward=3, plain_forward=2, plain_backward=3, plain_kernels=1)
 GATED_ACTIVATION = Passes(forward=3, backward=5, plain_forward=5, plain_backward=9, plain_kernels=2)
 ROTARY = Passes(forward=2, backward=2, plain_forward=10, plain_backward=10, plain_kernels=6)
-TRANSPOSE = Passes(forward=0, backward=0, plain_forward=2, plain_backward=2)
+TRANSPOSE = Passes(forward=1, backward=1, plain_forward=2, plain_backward=2)
 BIAS = Passes(forward=2, backward=1, plain_forward=2, plain_backward=1, plain_kernels=1)
 PERMUTE = Passes(forward=6, backward=6, plain_forward=10, plain_backward=10, plain_kernels=8)
 ROUTING = Passes(forward=8, backward=8, plain_forward=16, plain_backward=16, plain_kernels=10)
@@ -222,10 +222,13 @@ class LayerWork:
         return self.device.sweep((2 * gradient_bytes + self.job.compute_bytes) * num_weights)
 
     def conversion(self, num_operands: Number, *, wide: bool) -> Pass:
-        """Reading 16 bits and writing a narrow format twice, once transposed."""
+        """Reading 16 bits twice, for the largest value and to scale, and writing a narrow format twice, once transposed.
+
+        So does tensor-wise current scaling (Transformer Engine), of which other recipes save or add a part.
+        """
         if wide or not self.device.is_narrow:
             return Pass()
-        return self.device.sweep((2 + 2 * self.device.operand_bytes) * num_operands)
+        return self.device.sweep((2 * 2 + 2 * self.device.operand_bytes) * num_operands)
 
     def elementwise(self, part: Part, passes: Passes, num_elements: Number) -> Operation:
         """Work without matrix products on a tensor of ``num_elements``."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from airflow_llmsched.domain.hardware import Accelerator, NumberFormat
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
-from airflow_llmsched.planner.perf.rates import Rates
+from airflow_llmsched.planner.perf.rates import Rates, clock_ratio
 from airflow_llmsched.planner.perf.software import AttentionKernel
 
 Number = float | npt.NDArray[Any]
@@ -94,6 +94,7 @@ class Device:
     operand_bytes: float
     bandwidth_bytes_per_s: float
     matmul_ratio: float
+    wide_matmul_ratio: float
     is_narrow: bool
     attention_ratio: float
     rates: Rates
@@ -103,6 +104,7 @@ class Device:
         """Raises ``KeyError`` when the accelerator lacks the job's number format."""
         compute = job.precision.compute
         peak = accelerator.peak_flop_per_s[compute]
+        clock = clock_ratio(accelerator)
         is_narrow = FORMAT_BYTES[compute] < 2
         wide = accelerator.peak_flop_per_s.get(NumberFormat.BF16, peak) if is_narrow else peak
         return cls(
@@ -110,9 +112,10 @@ class Device:
             wide_peak_flop_per_s=wide,
             operand_bytes=FORMAT_BYTES[compute],
             bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * rates.memory_ratio,
-            matmul_ratio=rates.narrow_matmul_ratio if is_narrow else rates.matmul_ratio,
+            matmul_ratio=min(1.0, clock * (rates.narrow_matmul_ratio if is_narrow else rates.matmul_ratio)),
+            wide_matmul_ratio=min(1.0, clock * rates.matmul_ratio),
             is_narrow=is_narrow,
-            attention_ratio=_attention_ratio(job.software.attention_kernel, rates),
+            attention_ratio=min(1.0, clock * _attention_ratio(job.software.attention_kernel, rates)),
             rates=rates,
         )
 
@@ -122,7 +125,7 @@ class Device:
         """``num_groups`` products of (m, k) with (k, n) in one kernel; ``wide`` ones stay in 16 bits."""
         rows = np.asarray(m, dtype=np.float64) + (RAGGED_ROWS if ragged else 0)
         area = num_groups * rows * n
-        peak = self.wide_peak_flop_per_s * self.rates.matmul_ratio if wide else self.peak_flop_per_s * self.matmul_ratio
+        peak = self.wide_peak_flop_per_s * self.wide_matmul_ratio if wide else self.peak_flop_per_s * self.matmul_ratio
         below = (1 + self.rates.matmul_half_depth_size / k) * (1 + self.rates.matmul_half_area_size / area)
         operand_bytes = 2.0 if wide else self.operand_bytes
         moved_bytes = num_groups * ((m * k + k * n) * operand_bytes + m * n * 2.0)

@@ -10,6 +10,8 @@ What the file does not say, and how it was filled:
   says that all overlaps are on.
 - Korthikanti et al.: 175 B and 530 B interleave 3 chunks (their table 4); their selective runs use sequence
   parallelism.
+- Llama 3's stages have one layer in each chunk: without one layer, the first chunk is only the embedding and the last
+  one only the head (section 3.3.2).
 - Llama 3 (Dubey et al. 2024, table 4) gives TFLOP/s per GPU: seconds follow from model operations by Chowdhery et
   al.'s count, which that report names. Its row of context parallelism prints 4 replicas where 16,384 GPUs leave 8,
   and 16 M tokens a batch are 16 sequences for each of those 8. Gradients are sharded and reduced for each micro-batch
@@ -107,6 +109,8 @@ def _chunks(row: Row, pp: int) -> int:
         return layers // pp // _LAYERS_PER_CHUNK.get(hidden, layers // pp)
     if row["source"].startswith("Korthikanti"):
         return 3 if hidden in {12288, 20480} else 1
+    if row["source"].startswith("Llama 3"):
+        return -(-layers // pp)
     if "Megatron-Core" in row["source"] and pp > 1:
         return layers // pp
     return 1

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from airflow_llmsched.planner.perf.hardware import accelerators
-from airflow_llmsched.planner.perf.rates import LOG_SPREAD, Rates, prior_of, rates_of
+from airflow_llmsched.planner.perf.rates import LOG_SPREAD, POWER_EXPONENT, Rates, clock_ratio, prior_of, rates_of
 
 
 @pytest.mark.parametrize("name", sorted(accelerators()))
@@ -28,3 +28,11 @@ def test_every_number_has_a_spread_in_the_prior() -> None:
 def test_what_no_hardware_can_have_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         Rates().changed({name: value})
+
+
+def test_of_one_generation_the_kind_with_more_power_clocks_higher() -> None:
+    kinds = accelerators()
+    assert clock_ratio(kinds["h100-sxm"]) == pytest.approx(1, rel=1e-3)
+    assert clock_ratio(kinds["gb300"]) / clock_ratio(kinds["gb200"]) == pytest.approx((1400 / 1200) ** POWER_EXPONENT)
+    assert clock_ratio(kinds["h100-sxm-96gb-500w"]) < 1
+    assert clock_ratio(replace(kinds["h100-sxm"], power_limit_w=0.0)) == 1
