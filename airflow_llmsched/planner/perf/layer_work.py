@@ -222,7 +222,7 @@ class LayerWork:
         return self.device.sweep((2 * gradient_bytes + self.job.compute_bytes) * num_weights)
 
     def conversion(self, num_operands: Number, *, wide: bool) -> Pass:
-        """Reading 16 bits twice, for the largest value and to scale, and writing a narrow format twice, once transposed.
+        """Reading 16 bits twice, for the largest value and to scale, and writing a narrow format, once more transposed.
 
         So does tensor-wise current scaling (Transformer Engine), of which other recipes save or add a part.
         """
