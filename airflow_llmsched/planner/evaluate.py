@@ -20,6 +20,7 @@ from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import allocator_settings, describe_rank, memory_peak, memory_terms
 from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
+from airflow_llmsched.planner.perf.stragglers import step_quantile_s
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.units import HOUR_S
 
@@ -40,6 +41,8 @@ class Evaluation:
     step_terms_s: Mapping[str, FloatArray]
     memory_terms_bytes: Mapping[str, IntArray]
     step_s_C: FloatArray
+    step_p50_s_C: FloatArray
+    step_p90_s_C: FloatArray
     memory_bytes_C: IntArray
     tokens_per_step: int
     model_flop: int
@@ -66,6 +69,8 @@ class Evaluation:
             tokens_per_s=self.tokens_per_step / step_s if step_s else 0.0,
             usd_per_hour=usd_per_hour,
             error_ratio=ERROR_RATIO,
+            step_p50_s=float(self.step_p50_s_C[index]),
+            step_p90_s=float(self.step_p90_s_C[index]),
             phases=phases,
             run_s=run_s,
             run_usd=usd_per_hour * run_s / HOUR_S,
@@ -90,6 +95,8 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         step_terms_s=seconds,
         memory_terms_bytes=num_bytes,
         step_s_C=total_s(seconds, table),
+        step_p50_s_C=step_quantile_s(seconds, table, machine, share=0.5),
+        step_p90_s_C=step_quantile_s(seconds, table, machine, share=0.9),
         memory_bytes_C=np.sum(list(num_bytes.values()), axis=0),
         tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
         model_flop=model_flop_per_step(job) if job else 0,

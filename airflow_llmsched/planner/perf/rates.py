@@ -37,6 +37,7 @@ class Rates:
         latency_ratio: hops of collectives take that many times what the shape states.
         hidden_ratio: share of the time of computation beside which traffic can really be hidden.
         contention_ratio: seconds that computation loses to each second of traffic hidden beside it.
+        jitter_ratio: standard deviation of what one rank computes in a step, as a share of its mean.
     """
 
     matmul_ratio: float = 0.8
@@ -53,6 +54,7 @@ class Rates:
     latency_ratio: float = 1.0
     hidden_ratio: float = 0.9
     contention_ratio: float = 0.15
+    jitter_ratio: float = 0.005
 
     def __post_init__(self) -> None:
         """Refuse what no hardware can have. Raises ``ValueError``."""
@@ -68,7 +70,7 @@ class Rates:
 
 AT_MOST_ONE = frozenset({
     "matmul_ratio", "narrow_matmul_ratio", "attention_ratio", "older_attention_ratio", "memory_ratio",
-    "node_link_ratio", "network_ratio", "hidden_ratio", "contention_ratio",
+    "node_link_ratio", "network_ratio", "hidden_ratio", "contention_ratio", "jitter_ratio",
 })  # fmt: skip
 
 POWER_EXPONENT = 0.8
@@ -92,6 +94,7 @@ LOG_SPREAD: Mapping[str, float] = MappingProxyType({
     "latency_ratio": 0.5,
     "hidden_ratio": 0.2,
     "contention_ratio": 0.5,
+    "jitter_ratio": 0.5,
 })  # fmt: skip
 """Standard deviation of each number's logarithm in the prior: how far few measurements may move it."""
 

@@ -21,6 +21,7 @@ from airflow_llmsched.planner.perf.memory_states import state_away
 from airflow_llmsched.planner.perf.micro_batch import exposed_s, slowest_micro_batch
 from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
 from airflow_llmsched.planner.perf.replicas import data_parallel_s, optimizer_s, tied_embedding_s
+from airflow_llmsched.planner.perf.stragglers import STRAGGLERS, straggler_s
 
 ERROR_RATIO = 0.5
 """Half-width of the band that predictions claim: a step takes 0.5 to 1.5 times the prediction. Not calibrated."""
@@ -29,14 +30,13 @@ ERROR_RATIO = 0.5
 def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dict[str, FloatArray]:
     """Return seconds by term, which add up to the step. Raises ``KeyError`` if the accelerator lacks the format.
 
-    Traffic is charged as far as computation does not hide it. Not modelled: data loading, stragglers, contention
-    between gangs.
+    Traffic is charged as far as computation does not hide it. Not modelled: data loading, contention between gangs.
     """
     micro_batch = slowest_micro_batch(job, table, machine)
     m_C = table.num_micro_batches_C
     moved_s = offload_terms_s(job, table, machine.shape)
     is_updated_away_C = state_away(table)["optimizer"]
-    return {
+    terms = {
         **{name: m_C * seconds for name, seconds in micro_batch.terms_s.items()},
         "pipeline_bubble": bubble_s(table, micro_batch),
         "pipeline_transfer": transfer_s(job, table, machine, micro_batch),
@@ -45,6 +45,7 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
         "offload_traffic": exposed_s(moved_s["offload_traffic"], m_C * micro_batch.total_s_C, machine),
         "offload_update": moved_s["offload_update"],
     }
+    return terms | {STRAGGLERS: straggler_s(terms, table, machine)}
 
 
 def step_breakdown(
