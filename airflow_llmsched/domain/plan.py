@@ -29,7 +29,7 @@ class Prediction:
     empty for a run of one phase. ``run_s`` and ``run_usd`` are of the whole run, nothing going wrong; 0 where the time
     of a step is not known. ``fullest_rank`` says which ranks the memory is of, and ``allocator_settings`` are
     environment variables without which the allocator would hold more of it. Half of the steps take ``step_p50_s`` at
-    most, nine in ten ``step_p90_s``, as far as ranks vary: not how far the prediction is off, which ``error_ratio`` says.
+    most, nine in ten ``step_p90_s``, as far as ranks vary: how far the prediction is off is for ``error_ratio`` to say.
     """
 
     step_s: float

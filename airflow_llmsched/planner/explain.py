@@ -30,6 +30,7 @@ STEP_TERMS = {
     "optimizer": "the optimizer",
     "offload_traffic": "moving gradients, weights and activations to the host and back",
     "offload_update": "the optimizer on the host",
+    "stragglers": "waiting for the slowest rank",
 }
 """What a term of the step breakdown is, for readers."""
 

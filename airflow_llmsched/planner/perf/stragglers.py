@@ -31,7 +31,7 @@ def straggler_s(terms_s: Mapping[str, FloatArray], table: LayoutTable, machine: 
     """Return how much longer the slowest of all ranks computes on average than any one of them does."""
     sizes, index_C = code(table.world_size_C)
     worst = np.array([expected_maximum(int(size)) for size in sizes])
-    return _deviation_s(terms_s, machine) * worst[index_C]
+    return np.asarray(_deviation_s(terms_s, machine) * worst[index_C])
 
 
 def step_quantile_s(
@@ -51,7 +51,8 @@ def expected_maximum(num: int) -> float:
     The integral of 1 - F(x)^n above zero less that of F(x)^n below, by the trapezoidal rule.
     """
     below, above = (_distribution(sign) ** num for sign in (-1, 1))
-    return float(np.trapezoid(1 - above - below, dx=_STEP_SIZE))
+    # of a single one the integrals are equal, but for rounding
+    return max(0.0, float(np.trapezoid(1 - above - below, dx=_STEP_SIZE)))
 
 
 def maximum_quantile(num: int, *, share: float) -> float:
