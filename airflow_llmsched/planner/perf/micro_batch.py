@@ -112,13 +112,13 @@ def slowest_micro_batch(job: TransformerJob, table: LayoutTable, machine: Machin
     worst: MicroBatch | None = None
     everything = list(layer_kinds(job.model))
     everything += everything[-1:] * job.model.num_predict_ahead_layers
-    whole = _terms(
-        _sum([*layers, first, last], [np.array(float(everything.count(kind))) for kind in kinds] + [ones_U, ones_U]),
-        host_s=host_s,
-    )
+    everywhere = [*(np.array(float(everything.count(kind))) for kind in kinds), ones_U, ones_U]
     for stage in telling_stages(job.model, stages):
         counts = [*layers_with_ahead(job.model, stage), stage.is_first_C, stage.is_last_C]
         found = _terms(_sum([*layers, first, last], counts), host_s=host_s)
+        elsewhere = [number - own for number, own in zip(everywhere, counts, strict=True)]
+        others = _terms(_sum([*layers, first, last], elsewhere), host_s=host_s)
+        found = replace(found, whole_model_s_C=found.total_s_C + others.total_s_C)
         worst = found if worst is None else _slower(worst, found)
     assert worst is not None
     return MicroBatch(
@@ -126,7 +126,7 @@ def slowest_micro_batch(job: TransformerJob, table: LayoutTable, machine: Machin
         forward_s_C=by_stage.spread(worst.forward_s_C),
         backward_s_C=by_stage.spread(worst.backward_s_C),
         weight_gradient_s_C=by_stage.spread(worst.weight_gradient_s_C),
-        whole_model_s_C=by_stage.spread(np.maximum(whole.total_s_C, worst.total_s_C)),
+        whole_model_s_C=by_stage.spread(worst.whole_model_s_C),
     )
 
 
@@ -137,7 +137,7 @@ def _slower(one: MicroBatch, other: MicroBatch) -> MicroBatch:
         forward_s_C=np.where(is_other_C, other.forward_s_C, one.forward_s_C),
         backward_s_C=np.where(is_other_C, other.backward_s_C, one.backward_s_C),
         weight_gradient_s_C=np.where(is_other_C, other.weight_gradient_s_C, one.weight_gradient_s_C),
-        whole_model_s_C=np.zeros(len(is_other_C)),
+        whole_model_s_C=np.where(is_other_C, other.whole_model_s_C, one.whole_model_s_C),
     )
 
 
