@@ -9,10 +9,12 @@ from pathlib import Path
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import PrecisionSpec
+from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.memory import memory_breakdown
+from airflow_llmsched.planner.perf.memory import memory_breakdown, memory_totals
 from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.units import GIB
+from tests.bench.perf_rows.every import READERS
 from tests.bench.perf_rows.reading import ADAM, STEP_TIMES
 from tests.bench.perf_rows.torchtitan import read_memory
 from tests.bench.rows import Row
@@ -22,6 +24,12 @@ MEASURED = Path(__file__).parents[3] / "shared" / "data" / "memory" / "korthikan
 
 STATES = ("weights", "gradients", "optimizer")
 SEQUENCE_TOKENS = 2048
+SAYS_ALL = frozenset({
+    "vtrain_ground_truth_multi", "vtrain_ground_truth_single", "mosaicml_llmfoundry", "megatron_llama_tables",
+    "torchtitan_bench",
+})  # fmt: skip
+"""Files of step times that leave nothing open that decides memory."""
+
 SETUPS = {
     "megatron-22B": (64, 6144, 48, 1, 4, 1),
     "gpt3-175B": (96, 12288, 96, 8, 1, 3),
@@ -41,7 +49,21 @@ def rows(measured: Path = MEASURED, step_times: Path = STEP_TIMES) -> Sequence[R
         *_errors("activations, Korthikanti et al. 2022", by_quantity["activations"], below=2, calculon=2.08),
         *_errors("weights and optimizer, same", by_quantity["weights_and_optimizer"], below=5, calculon=8.49),
         *_errors("torchtitan peak GiB", peaks, below=10),
+        *_runs_that_took_place(step_times),
     ]
+
+
+def _runs_that_took_place(step_times: Path) -> Iterator[Row]:
+    """Compare with the accelerator's memory what ran on it, in files that say all that decides memory."""
+    readings = [read(step_times) for read in READERS]
+    steps = [step for reading in readings if reading.file in SAYS_ALL for step in reading.steps]
+    shares = [
+        memory_totals(step.job, LayoutTable.of([step.layout]), reserved_bytes=step.shape.accelerator.reserved_bytes)[0]
+        / step.shape.accelerator.memory_bytes
+        for step in steps
+    ]
+    yield Row(name=f"runs that took place but are said not to fit, of {len(shares)}",
+              value=sum(share > 1 for share in shares), below=0.5)  # fmt: skip
 
 
 def _errors(name: str, errors: Sequence[float], *, below: float, **reference: float) -> Iterator[Row]:

@@ -203,16 +203,17 @@ def _buffers_C(
 ) -> IntArray:
     weight_bytes, gradient_bytes = gathered_bytes(job), FORMAT_BYTES[job.precision.gradients]
     reduced_C = trained.largest_unit_C * gradient_bytes
-    gathered_C = weight_bytes * (
-        parameters.ends_C + NUM_GATHERED_LAYERS * parameters.layer_C + parameters.largest_unit_C
-    )
-    one_gradient_C = trained.layer_C * weight_bytes
     if job.software.keeps_gathered_weights:
-        gathered_C = weight_bytes * (parameters.total_C + parameters.largest_unit_C)
-        one_gradient_C = trained.total_C * gradient_bytes
-    return np.select(
-        [table.zero_C == 3, table.zero_C == 2], [gathered_C + one_gradient_C + reduced_C, reduced_C], default=0
-    )
+        held_C = weight_bytes * parameters.total_C + gradient_bytes * trained.total_C
+    elif job.software.has_sharding_buffers:
+        held_C = weight_bytes * (
+            parameters.ends_C + NUM_GATHERED_LAYERS * parameters.layer_C + trained.layer_C
+        )  # fmt: skip
+    else:
+        largest_C = np.maximum(parameters.ends_C, NUM_GATHERED_LAYERS * parameters.layer_C)
+        return np.select([table.zero_C == 3, table.zero_C == 2], [weight_bytes * largest_C + reduced_C, reduced_C], 0)
+    apart_C = weight_bytes * parameters.largest_unit_C
+    return np.select([table.zero_C == 3, table.zero_C == 2], [held_C + apart_C + reduced_C, reduced_C], default=0)
 
 
 def sharded(dense_C: IntArray, expert_C: IntArray, table: LayoutTable, *, from_stage: int) -> IntArray:

@@ -49,6 +49,9 @@ class Software:
         loss: how the loss is computed.
         keeps_gathered_weights: under ZeRO 3, weights stay gathered, and gradients whole, from the first micro-batch of
             a step to the last (FSDP in a pipeline).
+        has_sharding_buffers: under ZeRO 3, what is gathered or reduced has a buffer beside the tensors that it fills,
+            and embedding and head stay gathered through a step (PyTorch's FSDP); a compiler that plans memory ahead
+            needs neither.
         regathers_inputs: where the sequence is split, the backward pass gathers inputs of products again (Megatron-LM)
             instead of finding them kept whole (PyTorch's DTensor).
         keeps_narrow_inputs: inputs of FP8 products are kept in FP8 (Transformer Engine) and not in 16 bits.
@@ -70,6 +73,7 @@ class Software:
     has_dropout: bool = False
     loss: LossKernel = LossKernel.VOCAB_PARALLEL
     keeps_gathered_weights: bool = False
+    has_sharding_buffers: bool = True
     regathers_inputs: bool = True
     keeps_narrow_inputs: bool = True
     expandable_segments: bool = True

@@ -58,7 +58,8 @@ def _setup(row: Row) -> Setup:
         precision=PrecisionSpec(
             compute=NumberFormat.BF16, parameters=NumberFormat.FP32, gradients=NumberFormat.FP32
         ),
-        sequence_length_tokens=sequence, num_sequences=batch, software=Software(fused_elementwise=True),
+        sequence_length_tokens=sequence, num_sequences=batch,
+        software=Software(fused_elementwise=True, has_sharding_buffers=False),
     )  # fmt: skip
     layout = ParallelLayout(
         dp=dp, tp=tp, zero_stage=3, micro_batch_size=batch // dp, num_micro_batches=1,

@@ -5,8 +5,8 @@ What the file does not say, and how it was filled:
 - Shapes: scripts/train/yamls/pretrain/mpt-*.yaml; each row's ``n_params`` must come out exactly, or the row is left
   out.
 - Software: attention ``flash`` or ``triton``, both fused, of FlashAttention's first version (the tables are of
-  mid-2023, flash-attn 1.0.9 in setup.py); no compiler; FSDP prefetches gathers and overlaps
-  reductions.
+  mid-2023, flash-attn 1.0.9 in setup.py); no compiler; the loss is flash-attn's fused kernel
+  (``loss_fn`` is ``fused_crossentropy`` unless said otherwise); FSDP prefetches gathers and overlaps reductions.
 - Formats: ``amp_bf16`` with ``DEFAULT`` keeps FP32 shards, computes and gathers in BF16 and reduces in FP32; ``PURE``
   reduces in BF16 too (composer's fsdp_config). ``amp_fp8`` is Transformer Engine's.
 - Activation checkpointing, where on, is of whole blocks.
@@ -36,7 +36,7 @@ from tests.bench.perf_rows.reading import (
     read_file,
 )
 
-_SOFTWARE = Software(attention_kernel=AttentionKernel.FLASH_1, loss=LossKernel.EAGER)
+_SOFTWARE = Software(attention_kernel=AttentionKernel.FLASH_1, loss=LossKernel.FUSED)
 
 _SIZES = {
     "125m": (12, 768, 12),

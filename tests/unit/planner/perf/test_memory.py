@@ -248,6 +248,35 @@ def test_peaks_of_torchtitan_are_within_ten_percent_of_the_measured_ones(
     assert total(one, ParallelLayout(zero_stage=3, **layout)) / GIB == pytest.approx(measured_gib, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("layers", "hidden", "sequence", "layout", "gradients", "memory_gib"),
+    [
+        (24, 1024, 2048, {"dp": 16, "micro_batch_size": 18}, NumberFormat.BF16, 39.5),
+        (24, 2048, 2048, {"dp": 32, "micro_batch_size": 10}, NumberFormat.BF16, 39.5),
+        (32, 2560, 2048, {"dp": 32, "micro_batch_size": 6}, NumberFormat.BF16, 39.5),
+        (32, 2560, 8192, {"dp": 8, "micro_batch_size": 3}, NumberFormat.FP32, 79.0),
+        (48, 7168, 8192, {"dp": 8, "micro_batch_size": 1, "recompute": Recompute.FULL}, NumberFormat.FP32, 79.0),
+    ],
+)
+def test_runs_with_the_largest_micro_batch_that_fits_fill_memory_and_fit(  # noqa: PLR0917 - a row of the table
+    layers: int, hidden: int, sequence: int, layout: dict[str, Any], gradients: NumberFormat, memory_gib: float
+) -> None:  # fmt: skip
+    """MosaicML's throughput tables (llm-foundry, scripts/train/benchmarking, 2023): FSDP on A100 and H100."""
+    model = replace(
+        GPT2, name="mpt", num_layers=layers, hidden_size=hidden, num_heads=hidden // 64, num_kv_heads=hidden // 64,
+        head_size=64, ffn_hidden_size=4 * hidden, vocab_size=50368, max_positions=sequence, norm_has_bias=False,
+        attention_qkv_bias=False, attention_out_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    one = job(
+        model, sequence_length_tokens=sequence, software=Software(loss=LossKernel.FUSED),
+        precision=PrecisionSpec(compute=NumberFormat.BF16, parameters=NumberFormat.FP32, gradients=gradients),
+        optimizer=OptimizerSpec(master_weights=False),
+    )  # fmt: skip
+    runtime = int(1.5 * GIB)
+    needed = sum(memory_breakdown(one, ParallelLayout(zero_stage=3, **layout), reserved_bytes=runtime).values())
+    assert 0.9 < needed / (memory_gib * GIB) < 1.0
+
+
 def test_memory_terms_are_those_of_the_peak() -> None:
     table = LayoutTable.of([ParallelLayout(dp=1, pp=2), ParallelLayout(dp=2)])
     terms, peak = memory_terms(job(), table), memory_peak(job(), table)

@@ -236,6 +236,15 @@ def test_full_sharding_gathers_both_ends_and_two_layers() -> None:
     assert terms["sharding_buffers"] == 2 * (ends + 2 * layer) + 2 * ends + 4 * ends + 2 * layer
 
 
+def test_a_compiler_that_plans_memory_gathers_into_place() -> None:
+    """The larger of both ends and two layers, and one reduction."""
+    parameters = parameters_of(LLAMA31_8B, ParallelLayout(dp=8))
+    ends, layer = int(parameters.ends_C[0]), int(parameters.layer_C[0])
+    one = job(LLAMA31_8B, precision=MIXED, software=Software(has_sharding_buffers=False))
+    terms = first_stage(one, ParallelLayout(dp=8, zero_stage=3))
+    assert terms["sharding_buffers"] == 2 * max(ends, 2 * layer) + 4 * max(ends, layer)
+
+
 def test_weights_that_stay_gathered_are_whole_and_so_are_their_gradients() -> None:
     one = job(LLAMA31_8B, precision=MIXED, software=Software(keeps_gathered_weights=True))
     parameters = parameters_of(LLAMA31_8B, ParallelLayout(dp=8))
