@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from airflow_llmsched import codec
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec, count_phase_steps, count_steps
+from airflow_llmsched.specs import presets
 from tests.support.specs import load_small, steady
 
 
 def test_a_phase_knows_the_tokens_of_its_steps() -> None:
     assert BatchPhase(from_tokens=0, sequence_length_tokens=128, num_sequences=32).tokens_per_step == 4096
+
+
+def test_a_shape_knows_the_widths_that_attention_multiplies() -> None:
+    """Grouped keys and values are narrower than queries; latent attention's keys and values are of different widths."""
+    grouped, latent = (presets.get(name).shape for name in ("llama-3.1-8b", "deepseek-v3"))
+    assert (grouped.query_size, grouped.key_size, grouped.value_size, grouped.context_size) == (4096, 1024, 1024, 4096)
+    assert (latent.query_size, latent.key_size) == (128 * 192, 128 * 192)
+    assert (latent.value_size, latent.context_size) == (128 * 128, 128 * 128)
 
 
 def test_a_workload_cannot_be_changed() -> None:
@@ -27,6 +36,8 @@ def test_a_workload_cannot_be_changed() -> None:
     [
         {},
         {"model": "mixtral-8x7b", "placement": {"ep": {"required": "node"}}},
+        {"model": "deepseek-v3"},
+        {"model": {"preset": "llama-4-maverick", "freeze_encoder": True}},
         {"roles": [{"kind": "trainer"}, {"kind": "evaluator", "num_ranks": 1, "command": ["x"]}]},
         {"launcher": {"environment": {"A": "b"}}, "evaluation": {"max_loss": 3.0}},
     ],

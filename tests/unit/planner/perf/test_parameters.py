@@ -123,6 +123,26 @@ def test_projections_to_a_latent_are_on_every_tensor_parallel_rank() -> None:
     assert layer.attention_split == 1536 * 128 * 192 + 512 * 128 * (128 + 128) + 128 * 128 * 7168
 
 
+def test_cross_attention_has_four_matrices_two_norms_of_a_head_and_two_gates() -> None:
+    """Llama 3.2 Vision: it takes the place of attention to the text."""
+    crossed = replace(LLAMA31_8B, cross_attention_layers=(3,))
+    layer = layer_parameters(crossed, layer_kinds(crossed)[3])
+    assert layer.attention == 2 * 4096 * 4096 + 2 * 1024 * 4096 + 2
+    assert layer.norms == 2 * 4096 + 2 * 128
+
+
+def test_an_embedding_of_another_width_has_projections_both_ways() -> None:
+    narrow = replace(GPT2, embedding_size=128)
+    assert count_parameters(narrow).token_embedding == 50257 * 128
+    assert count_parameters(narrow).output_head == 2 * 128 * 768
+
+
+def test_biases_of_heads_and_routers_are_counted_where_they_are() -> None:
+    assert count_parameters(replace(GPT2, head_bias=True)).output_head == 50257
+    router = count_parameters(GPT_OSS_20B).router
+    assert router == 24 * 32 * (2880 + 1)
+
+
 def test_lora_counts_two_factors_for_every_matrix() -> None:
     h, f = 4096, 11008
     expected = 32 * 8 * (4 * (h + h) + 3 * (h + f))
