@@ -17,7 +17,14 @@ import numpy as np
 from airflow_llmsched.domain.layout import Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.factored import factor
-from airflow_llmsched.planner.layout_table import MODULE_BIT, RECOMPUTE_ORDER, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import (
+    MODULE_BIT,
+    RECOMPUTE_ORDER,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    LayoutTable,
+)
 from airflow_llmsched.planner.perf.collectives import all_gather_s, all_reduce_s, all_to_all_s
 from airflow_llmsched.planner.perf.end_work import embedding_operations, head_operations
 from airflow_llmsched.planner.perf.job import TransformerJob
@@ -287,13 +294,16 @@ def _tensor_parallel(work: LayerWork, kind: LayerKind, machine: Machine) -> dict
     experts = work.job.model.experts if kind.is_moe else None
     num = 1 if work.job.model.parallel_block or (experts is not None and not experts.num_shared) else 2
     one_s = _tensor_collective_s(work, machine)
-    recompute_C, modules_C = work.table.recompute_C, work.table.modules_C
-    mlp_again_C = (recompute_C == MODULES) & ((modules_C & MODULE_BIT[RecomputeModule.MLP]) > 0)
+    mlp_num_C = np.where(_is_mlp_again(work.table), num - 1, 0)
     return {
         Phase.FORWARD: num * one_s,
-        Phase.AGAIN: one_s * np.where(recompute_C == FULL, num, np.where(mlp_again_C, num - 1, 0)),
+        Phase.AGAIN: one_s * np.where(work.table.recompute_C == FULL, num, mlp_num_C),
         Phase.BACKWARD: num * one_s,
     }
+
+
+def _is_mlp_again(table: LayoutTable) -> BoolArray:
+    return np.asarray((table.recompute_C == MODULES) & ((table.modules_C & MODULE_BIT[RecomputeModule.MLP]) > 0))
 
 
 def _context_parallel(work: LayerWork, machine: Machine) -> dict[Phase, FloatArray]:
@@ -324,6 +334,6 @@ def _expert_parallel(work: LayerWork, machine: Machine) -> dict[Phase, FloatArra
     )
     return {
         Phase.FORWARD: 2 * one_s,
-        Phase.AGAIN: np.where(table.recompute_C == FULL, 2 * one_s, 0.0),
+        Phase.AGAIN: np.where((table.recompute_C == FULL) | _is_mlp_again(table), 2 * one_s, 0.0),
         Phase.BACKWARD: 2 * one_s,
     }

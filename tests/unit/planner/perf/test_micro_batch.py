@@ -75,6 +75,14 @@ def test_every_second_product_again_costs_more_than_what_lies_between_products_a
     assert between < again_s(RecomputeModule.EVERY_SECOND_PRODUCT) < 0.7 * everything
 
 
+def test_tokens_travel_again_to_experts_that_are_computed_again() -> None:
+    def sent_s(*modules: RecomputeModule) -> float:
+        layout = ParallelLayout(dp=8, ep=8, recompute=Recompute.MODULES, recompute_modules=modules)
+        return float(price(job(MIXTRAL_8X7B), layout).terms_s["expert_parallel"][0])
+
+    assert sent_s(RecomputeModule.MLP) == pytest.approx(1.5 * sent_s(RecomputeModule.NORMS))
+
+
 def test_small_models_wait_for_the_host_unless_launches_are_recorded() -> None:
     task = job(GPT2, sequence_length_tokens=128)
     layout = ParallelLayout(dp=1)
