@@ -68,7 +68,7 @@ def has_room_outside(job: TransformerJob, table: LayoutTable, shape: NodeShape) 
 
 
 def offload_terms_s(job: TransformerJob, table: LayoutTable, shape: NodeShape) -> dict[str, FloatArray]:
-    """Return seconds of a step by term, infinite where the node lacks what a candidate offloads to.
+    """Return seconds of a step by term; the update never ends where the node has no room for what is offloaded.
 
     ``offload_traffic`` can run beside computation: gradients on their way out, weights and activations on their way out
     and back. ``offload_update`` comes after the last gradient and before the next step: the host's update, bound by its
@@ -84,6 +84,7 @@ def offload_terms_s(job: TransformerJob, table: LayoutTable, shape: NodeShape) -
         moved_C = found.table.num_micro_batches_C * activations.moved_C(stage)
         traffic_C = np.maximum(traffic_C, rates.traffic_s(away, found.table) + _seconds(moved_C, rates.link))
         update_C = np.maximum(update_C, rates.update_s(away, job, found.table))
+    update_C = np.where(has_room_outside(job, found.table, shape), update_C, np.inf)
     return {"offload_traffic": found.spread(traffic_C), "offload_update": found.spread(update_C)}
 
 

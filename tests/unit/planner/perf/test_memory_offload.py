@@ -111,6 +111,7 @@ def test_a_host_that_is_full_is_told_apart_from_one_that_is_not() -> None:
     one = job(LLAMA2_70B)
     assert has_room_outside(one, table, NODE).tolist() == [True]
     assert has_room_outside(one, table, node_shape("p4d.24xlarge")).tolist() == [False]
+    assert offload_terms_s(one, table, node_shape("p4d.24xlarge"))["offload_update"].tolist() == [np.inf]
 
 
 @given(factor=st.floats(1.0, 8.0))
