@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.explain import explain_plan
+from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.export.planned import planned_run
 from airflow_llmsched.planner.export.tools import TOOLS, able_tools
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE
@@ -69,12 +71,17 @@ def plan(  # noqa: PLR0917 - the options of a command
             metavar="TOOL[:FILE]",
         ),
     ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option("--for", help="Plan only what this tool can express, as --write-out does.", metavar="TOOL"),
+    ] = None,
     number: Annotated[int, typer.Option("--plan", min=1, help="Which plan of the table to write out.")] = 1,
 ) -> None:
     """Plan SPEC on a fleet of like machines: layouts worth having, what was turned down, and why."""
     try:
         targets = [read_target(each, needs_file=as_json) for each in write_out or ()]
-        planned = _plan(spec, read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour))
+        fleet = read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour)
+        planned = _plan(spec, fleet, tools=[*filter(None, [trainer]), *(each.tool for each in targets)])
         if as_json:
             typer.echo(to_json(planned.found))
         else:
@@ -91,11 +98,12 @@ def plan(  # noqa: PLR0917 - the options of a command
         raise typer.Exit(EXIT_NO_PLAN)
 
 
-def _plan(spec: Path, fleet: Fleet) -> _Planned:
+def _plan(spec: Path, fleet: Fleet, *, tools: Sequence[str]) -> _Planned:
     workload = loader.load(spec)
+    expresses = expressible_by(tools, workload) if tools else None
     node = fleet.shape
     tree = flat_tree(workload, num_nodes=fleet.num_nodes, num_slots=fleet.num_slots, shape=node.name)
-    found = search(workload, tree, {node.name: node}, solver=BestFitSolver())
+    found = search(workload, tree, {node.name: node}, solver=BestFitSolver(), expresses=expresses)
     return _Planned(workload=workload, found=found, words=explain_plan(workload, found, {node.name: node}))
 
 

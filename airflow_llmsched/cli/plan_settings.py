@@ -11,7 +11,7 @@ from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.export.planned import planned_run
-from airflow_llmsched.planner.export.tools import Settings, able_tools, find_tool, write_out
+from airflow_llmsched.planner.export.tools import Settings, find_tool, write_out
 from airflow_llmsched.reports.files import replace_file
 
 
@@ -38,23 +38,10 @@ def read_target(text: str, *, needs_file: bool) -> Target:
 
 
 def settings_of(tool: str, workload: WorkloadSpec, found: PlanSearch, *, number: int) -> Settings:
-    """Return one plan as settings of ``tool``.
-
-    Raises:
-        SpecError: there is no plan of that number, or the tool cannot express it; then the message also names the
-            first plan of the search that it can.
-    """
+    """Return one plan as settings of ``tool``. Raises ``SpecError``: no such plan, or one that it cannot express."""
     if number > len(found.plans):
         raise SpecError(path="--plan", value=number, hint=f"there are {len(found.plans)} plans")
-    try:
-        return write_out(tool, planned_run(workload, found.plans[number - 1]))
-    except SpecError as error:
-        able = (
-            place for place, each in enumerate(found.plans, start=1) if tool in able_tools(planned_run(workload, each))
-        )
-        first = next(able, None)
-        instead = f"{tool} can express plan {first}" if first else f"{tool} can express none of the plans found"
-        raise SpecError(path=error.path, value=error.value, hint=f"{error.errors[0].hint}; {instead}") from None
+    return write_out(tool, planned_run(workload, found.plans[number - 1]))
 
 
 def write_settings(settings: Settings, target: Target) -> None:

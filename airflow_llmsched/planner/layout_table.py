@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -102,6 +102,10 @@ class LayoutTable:
             sequence_parallel=bool(self.sequence_parallel_C[index]),
             recompute_modules=tuple(module for module, bit in MODULE_BIT.items() if bits & bit),
         )
+
+
+Expresses = Callable[[LayoutTable], BoolArray]
+"""Says of each candidate whether the trainer can express it."""
 
 
 def _row(layout: ParallelLayout) -> tuple[int, ...]:

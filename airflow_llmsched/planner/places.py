@@ -18,7 +18,7 @@ from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProble
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import PlacementWish, RankGroup, WorkloadSpec
 from airflow_llmsched.planner.factored import factor
-from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, num_split_groups
 from airflow_llmsched.planner.relax import Obstacles
 from airflow_llmsched.ports import PlacementSolver
@@ -35,6 +35,7 @@ class Ask:
     excluded: frozenset[NodeId]
     seed: int
     time_limit_s: float
+    expresses: Expresses | None = None
 
     @property
     def usable_slots(self) -> list[int]:

@@ -27,6 +27,7 @@ class Obstacles:
     formats: tuple[str, ...] = ()
     refusal: NotPlaced | None = None
     breaks_wishes: bool = False
+    num_inexpressible: int = 0
     leanest_bytes: int | None = None
     leanest_accelerator: Accelerator | None = None
     _turned_down: Counter[str] = field(default_factory=Counter)
@@ -73,6 +74,8 @@ class Obstacles:
 
 def relaxation(obstacles: Obstacles) -> str | None:
     """Say what would help, by how far the last candidates got."""
+    if obstacles.num_inexpressible:
+        return f"plan for another trainer: {obstacles.num_inexpressible:,} layouts fit that this one cannot express"
     if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
         return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
     if obstacles.breaks_wishes:
@@ -81,9 +84,7 @@ def relaxation(obstacles: Obstacles) -> str | None:
         return f"{obstacles.refusal.summary}: {obstacles.refusal.relaxation or 'nothing smaller fits either'}"
     if obstacles.formats:
         return f"set precision.compute to one of {', '.join(obstacles.formats)}"
-    if obstacles.tried_counts:
-        return _to_be_legal(obstacles)
-    return _to_have_ranks(obstacles)
+    return _to_be_legal(obstacles) if obstacles.tried_counts else _to_have_ranks(obstacles)
 
 
 def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:

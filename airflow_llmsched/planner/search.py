@@ -19,7 +19,7 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
-from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.machine import Machine
@@ -45,6 +45,7 @@ FEWER_RANKS = "fewer ranks than a job without a model can have: nothing says wha
 NO_FORMAT = "the accelerator has no such number format"
 NOT_PLACED = "the gang does not fit under the placement rules"
 NO_MEMORY = "needs more memory than the accelerator has"
+INEXPRESSIBLE = "fits, but the trainer cannot express it"
 WISH_BROKEN = "a required placement wish of a group is broken"
 DOMINATED = "another plan is at least as fast, as lean, as cheap and as compact"
 BELOW_CUT = f"Pareto-optimal, but below the {MAX_PLANS} best by the objective"
@@ -107,6 +108,7 @@ def search(
     seed: int = 0,
     time_limit_s: float = 5.0,
     may_offload: bool = False,
+    expresses: Expresses | None = None,
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
@@ -123,6 +125,7 @@ def search(
         time_limit_s: Passed to the solver, for each placement.
         may_offload: Where nothing fits otherwise, and the wish for parallelism says nothing of it, every kind of
             offload is tried too. Not every trainer can, so it takes asking for.
+        expresses: Says which layouts the trainer can express (``planner.export.filter``); without it, all.
 
     Raises:
         SpecError: a placement wish names a level that the topology does not have.
@@ -144,6 +147,7 @@ def search(
                 excluded=excluded,
                 seed=seed,
                 time_limit_s=time_limit_s,
+                expresses=expresses,
             )
         )
     shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
@@ -218,9 +222,12 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
         space=space,
         ranks_per_node_S=places.ranks_per_node_A[places.place_S],
         group_S=_alike(places, broken_S),
+        expresses=ask.expresses,
     )
     contenders = sift.run(row_R)
     obstacles.turn_down(NO_MEMORY, sift.num_too_large)
+    obstacles.turn_down(INEXPRESSIBLE, sift.num_inexpressible)
+    obstacles.num_inexpressible += sift.num_inexpressible
     obstacles.turn_down(DOMINATED, sift.num_beaten)
     if sift.leanest_bytes is not None:
         obstacles.note_memory(sift.leanest_bytes, ask.shape.accelerator)

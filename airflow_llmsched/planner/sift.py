@@ -19,7 +19,7 @@ from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.evaluate import memory_bytes, step_seconds, total_s, usable_bytes
 from airflow_llmsched.planner.factored import code
-from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace, Policy
 from airflow_llmsched.planner.pareto import is_beyond, staircase
 from airflow_llmsched.planner.perf.machine import Machine
@@ -78,7 +78,7 @@ class Sift:
 
     ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Rows whose stems have the same
     ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. What is not on
-    a front in the end is counted: it was too large, or beaten.
+    a front in the end is counted: it was too large, not to be expressed by the trainer (``expresses``), or beaten.
     """
 
     workload: WorkloadSpec
@@ -86,7 +86,9 @@ class Sift:
     space: LayoutSpace
     ranks_per_node_S: IntArray
     group_S: IntArray
+    expresses: Expresses | None = None
     num_too_large: int = 0
+    num_inexpressible: int = 0
     num_beaten: int = 0
     leanest_bytes: int | None = None
     _fronts: dict[int, Contenders] = field(default_factory=dict)
@@ -111,6 +113,10 @@ class Sift:
         self._note_leanest(memory_C)
         fits_C = memory_C <= usable_bytes(self.shape.accelerator)
         self.num_too_large += int(np.count_nonzero(~fits_C))
+        if self.expresses is not None:
+            can_C = self.expresses(table)
+            self.num_inexpressible += int(np.count_nonzero(fits_C & ~can_C))
+            fits_C &= can_C
         if not bound:
             self._compare(table, np.repeat(row_R, len(policies)), memory_C, fits_C)
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -53,12 +53,23 @@ class PlacementHook(BaseHook):
         """Return the Pareto plans for what is free now, best by the workload's objective first."""
         return self.plan_on(workload, self.topology(), excluded)
 
-    def plan_on(self, workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId]) -> PlanSearch:
-        """Return the Pareto plans on a given tree."""
+    def plan_on(
+        self, workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, tools: Sequence[str] = ()
+    ) -> PlanSearch:
+        """Return the Pareto plans on a given tree, of those that all of ``tools`` can express."""
+        from airflow_llmsched.planner.export.filter import expressible_by
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
 
-        return search(workload, tree, node_shapes(), solver=self._solver(), excluded=excluded, seed=workload.seed)
+        return search(
+            workload,
+            tree,
+            node_shapes(),
+            solver=self._solver(),
+            excluded=excluded,
+            seed=workload.seed,
+            expresses=expressible_by(tools, workload) if tools else None,
+        )
 
     def _solver(self) -> PlacementSolver:
         from airflow_llmsched.registry import AdapterGroup, load

@@ -23,7 +23,7 @@ class PlanTrainingOperator(EngineOperator):
 
     Args:
         write_out: names of tools (``planner.export.tools.TOOLS``) whose settings of the chosen plan are written beside
-            it, such as ``megatron-lm``; XCom gets their URIs and digests.
+            it, such as ``megatron-lm``; XCom gets their URIs and digests. Only what all of them can express is planned.
 
     Others as in ``EngineOperator``.
     """
@@ -38,7 +38,7 @@ class PlanTrainingOperator(EngineOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return where the plan is, its digest and what it says in one line.
 
-        Fails when nothing legal fits, or when a tool of ``write_out`` cannot express the plan.
+        Fails when nothing legal fits, or when a tool of ``write_out`` cannot express the workload.
         """
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
@@ -57,7 +57,7 @@ class PlanTrainingOperator(EngineOperator):
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             for tool in self.write_out:
                 find_tool(tool)
-            search = hook.plan_on(spec, tree_of(scope, hook), frozenset())
+            search = hook.plan_on(spec, tree_of(scope, hook), frozenset(), tools=self.write_out)
             words = explain_plan(spec, search, node_shapes())
             self.log.info("%s", words)
             if not search.plans:

@@ -121,3 +121,21 @@ def test_an_unknown_tool_is_told_before_anything_is_planned(spec: Path) -> None:
     assert result.exit_code == EXIT_BAD_SPEC
     assert result.stdout == ""
     assert "known: megatron-lm" in result.stderr
+
+
+def test_what_is_written_out_is_planned_for_its_tool(tmp_path: Path) -> None:
+    path, settings = tmp_path / "spec.yaml", tmp_path / "train.args"
+    own = {"model": "llama-3.2-1b", "launcher": {"command": ["python", "train.py"]}}
+    path.write_text(yaml.safe_dump(small(own)))
+    result = run(path, "--gpus", "8xp5.48xlarge", "--write-out", f"deepspeed:{settings}")
+    assert result.exit_code == 0, result.output
+    assert "fits, but the trainer cannot express it" in result.output
+    assert json.loads(settings.read_text())["train_batch_size"] > 0
+    assert "fits, but the trainer" in run(path, "--gpus", "8xp5.48xlarge", "--for", "deepspeed").output
+    assert "fits, but the trainer" not in run(path, "--gpus", "8xp5.48xlarge").output
+
+
+def test_a_workload_beyond_a_tool_is_an_error(spec: Path) -> None:
+    result = run(spec, "--nodes", 2, "--slots", 2, "--for", "nemo")
+    assert (result.exit_code, result.stdout) == (EXIT_BAD_SPEC, "")
+    assert "no such tool" in result.stderr

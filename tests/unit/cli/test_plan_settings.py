@@ -48,12 +48,10 @@ def test_the_plan_asked_for_is_written_out(staged: PlanSearch) -> None:
     assert f'"stage": {staged.plans[1].layout.zero_stage}' in text
 
 
-def test_an_error_names_the_first_plan_that_the_tool_can_express(staged: PlanSearch) -> None:
-    with pytest.raises(SpecError, match="deepspeed can express plan 2") as caught:
+def test_a_plan_that_the_tool_cannot_express_is_an_error(staged: PlanSearch) -> None:
+    with pytest.raises(SpecError) as caught:
         settings_of("deepspeed", RUN, staged, number=1)
-    assert caught.value.path == "layout.pp"
-    with pytest.raises(SpecError, match="can express none of the plans found"):
-        settings_of("deepspeed", RUN, replace(staged, plans=staged.plans[:1]), number=1)
+    assert "layout.pp" in {error.path for error in caught.value.errors}
 
 
 def test_a_number_beyond_the_plans_is_an_error(staged: PlanSearch) -> None:
