@@ -132,24 +132,22 @@ def search(
     """
     _check_levels(workload, tree)
     obstacles = Obstacles(workload=workload)
-    asks = []
-    for name in sorted({node.shape for node in tree.nodes}):
-        if name not in shapes:
-            obstacles.unknown_shapes += (name,)
-            continue
-        nodes = tuple(node for node in tree.nodes if node.shape == name)
-        asks.append(
-            Ask(
-                workload=workload,
-                tree=TopologyTree(levels=tree.levels, nodes=nodes),
-                shape=shapes[name],
-                solver=solver,
-                excluded=excluded,
-                seed=seed,
-                time_limit_s=time_limit_s,
-                expresses=expresses,
-            )
+    names = sorted({node.shape for node in tree.nodes})
+    obstacles.unknown_shapes = tuple(name for name in names if name not in shapes)
+    asks = [
+        Ask(
+            workload=workload,
+            tree=TopologyTree(levels=tree.levels, nodes=tuple(node for node in tree.nodes if node.shape == name)),
+            shape=shapes[name],
+            solver=solver,
+            excluded=excluded,
+            seed=seed,
+            time_limit_s=time_limit_s,
+            expresses=expresses,
         )
+        for name in names
+        if name in shapes
+    ]
     shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
     plans = _choose(workload, shortlists, obstacles)
     return PlanSearch(
