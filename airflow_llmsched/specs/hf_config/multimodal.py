@@ -16,10 +16,21 @@ Project = Callable[[Keys, Keys, int, int], int]
 """Parameters between encoder and text: keys of the file, of its vision config, width of the encoder and of the text."""
 
 _BASE = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
+_QWEN2_VL = {
+    "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "vocab_size": 152064,
+}  # fmt: skip
 TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "llama": {**_BASE, "intermediate_size": 11008, "vocab_size": 32000},
     "mistral": {**_BASE, "intermediate_size": 14336, "vocab_size": 32000},
     "qwen2": {**_BASE, "intermediate_size": 22016, "vocab_size": 151936},
+    "qwen2_vl_text": _QWEN2_VL,
+    "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen3_vl_text": {**_BASE, "intermediate_size": 22016, "vocab_size": 151936, "num_key_value_heads": 32},
+    "qwen3_vl_moe_text": {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "vocab_size": 151936, "moe_intermediate_size": 1408, "num_experts_per_tok": 4,
+    },
     "cohere2": {
         "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40, "num_attention_heads": 64,
         "vocab_size": 256000,
@@ -52,6 +63,7 @@ _SAME_AS = {
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
+"""Texts that are an architecture of their own name but for class defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +91,14 @@ class Parts:
 def take_apart(config: Config, kind: Multimodal, *, file: str) -> Parts:
     """Separate text and encoder, and count the latter. Raises ``SpecError`` for keys that have no place."""
     top = Keys(config, file=file)
-    vision, text = _object(top, "vision_config"), _object(top, "text_config")
+    vision = _object(top, "vision_config")
     is_inline = "text_config" not in config and kind.text_may_be_inline
     if is_inline:
         text = {key: value for key, value in config.items() if key not in {"vision_config", "model_type"}}
+    else:
+        text = _object(top, "text_config")
     named = str(text.get("model_type", kind.text))
-    named = _SAME_AS.get(named, named)
-    text = {**TEXT_DEFAULTS.get(named, {}), **text, "model_type": named}
+    text = {**TEXT_DEFAULTS.get(named, {}), **text, "model_type": _SAME_AS.get(named, named)}
     if top.raw("tie_word_embeddings") is not None:
         text["tie_word_embeddings"] = config["tie_word_embeddings"]
     hidden_size = Keys(text, file=file, path="text_config.").need("hidden_size")
@@ -120,10 +133,8 @@ def _encoder(top: Keys, vision: Config, kind: Multimodal, text_hidden: int, file
 
 def _object(keys: Keys, key: str) -> dict[str, Any]:
     value = keys.raw(key)
-    if value is None:
-        return {}
     if not isinstance(value, dict):
-        keys.refuse(key, "must be an object")
+        keys.refuse(key, "must be an object: the shape cannot be known without it")
     return value
 
 

@@ -61,13 +61,24 @@ def to_shape(config: Mapping[str, Any], *, name: str, file: str) -> ModelShape:
 
 def _text_shape(config: Mapping[str, Any], *, name: str, file: str, path: str) -> ModelShape:
     dialect = _dialect(config, file, path)
-    keys = Keys({dialect.aliases.get(key, key): value for key, value in config.items()}, file=file, path=path)
+    keys = Keys(_renamed(config, dialect, file, path), file=file, path=path)
     shape = ModelShape(name=name, **read_fields(keys, dialect))
     keys.require_all_placed()
     for problem in shape_problems(shape, ()):
         key = path + dialect.key_of(str(problem.path[-1]))
         raise SpecError(path=key, value=problem.value, hint=problem.hint, file=file)
     return shape
+
+
+def _renamed(config: Mapping[str, Any], dialect: Dialect, file: str, path: str) -> Mapping[str, Any]:
+    """Give keys the dialect's spelling. Two spellings of one key must agree."""
+    renamed: dict[str, Any] = {}
+    for key, value in config.items():
+        known = dialect.aliases.get(key, key)
+        if renamed.setdefault(known, value) != value:
+            hint = f"contradicts {known!r}, which means the same; take one of them out"
+            raise SpecError(path=path + key, value=value, hint=hint, file=file)
+    return renamed
 
 
 def _dialect(config: Mapping[str, Any], file: str, path: str) -> Dialect:

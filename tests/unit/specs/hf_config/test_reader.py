@@ -168,6 +168,12 @@ def test_gpt2_reads_its_own_key_names() -> None:
     assert shape_of({**GPT2, "n_inner": 5}).ffn_hidden_size == 5
 
 
+def test_two_spellings_of_one_key_must_agree() -> None:
+    assert shape_of({**QWEN3_30B, "num_experts": 128, "num_local_experts": 128}).experts is not None
+    error = refusal({**QWEN3_30B, "num_experts": 128, "num_local_experts": 64})
+    assert (error.path, error.value) == ("num_local_experts", 64)
+
+
 def test_attention_biases_are_read_where_the_architecture_has_a_switch() -> None:
     biased = shape_of({**LLAMA31_8B, "attention_bias": True, "mlp_bias": True})
     assert biased.attention_qkv_bias
