@@ -15,3 +15,5 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 
 TERA = 1e12
+
+KWH_J = 3.6e6

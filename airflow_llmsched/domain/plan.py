@@ -30,6 +30,7 @@ class Prediction:
     of a step is not known. ``fullest_rank`` says which ranks the memory is of, and ``allocator_settings`` are
     environment variables without which the allocator would hold more of it. Half of the steps take ``step_p50_s`` at
     most, nine in ten ``step_p90_s``, as far as ranks vary: how far the prediction is off is for ``error_ratio`` to say.
+    ``step_energy_j`` is what all ranks draw in a step with their share of their nodes; 0 where nobody states it.
     """
 
     step_s: float
@@ -45,6 +46,8 @@ class Prediction:
     phases: tuple[PhasePrediction, ...] = ()
     run_s: float = 0.0
     run_usd: float = 0.0
+    step_energy_j: float = 0.0
+    run_energy_j: float = 0.0
     fullest_rank: str = ""
     allocator_settings: str = ""
 

@@ -16,6 +16,7 @@ from airflow_llmsched.domain.plan import Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
+from airflow_llmsched.planner.perf.energy import step_energy_j
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import allocator_settings, describe_rank, memory_peak, memory_terms
@@ -43,6 +44,7 @@ class Evaluation:
     step_s_C: FloatArray
     step_p50_s_C: FloatArray
     step_p90_s_C: FloatArray
+    energy_j_C: FloatArray
     memory_bytes_C: IntArray
     tokens_per_step: int
     model_flop: int
@@ -74,6 +76,8 @@ class Evaluation:
             phases=phases,
             run_s=run_s,
             run_usd=usd_per_hour * run_s / HOUR_S,
+            step_energy_j=float(self.energy_j_C[index]),
+            run_energy_j=float(self.energy_j_C[index]) * run_s / step_s if step_s else 0.0,
             fullest_rank=self._fullest_rank(index),
             allocator_settings=self.allocator_settings,
         )
@@ -97,6 +101,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         step_s_C=total_s(seconds, table),
         step_p50_s_C=step_quantile_s(seconds, table, machine, share=0.5),
         step_p90_s_C=step_quantile_s(seconds, table, machine, share=0.9),
+        energy_j_C=step_energy_j(seconds, table, machine.shape),
         memory_bytes_C=np.sum(list(num_bytes.values()), axis=0),
         tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
         model_flop=model_flop_per_step(job) if job else 0,

@@ -13,7 +13,7 @@ from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSche
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
-from airflow_llmsched.units import DAY_S, GIB, HOUR_S, MINUTE_S
+from airflow_llmsched.units import DAY_S, GIB, HOUR_S, KWH_J, MINUTE_S
 
 STEP_TERMS = {
     "matmul": "matrix products",
@@ -165,7 +165,10 @@ def _memory(prediction: Prediction) -> str:
 
 
 def _run(prediction: Prediction) -> str:
-    whole = f"The whole run takes {_duration(prediction.run_s)} and ${prediction.run_usd:,.2f}, nothing going wrong."
+    energy = f" and {prediction.run_energy_j / KWH_J:,.3g} kWh" if prediction.run_energy_j else ""
+    whole = (
+        f"The whole run takes {_duration(prediction.run_s)}, ${prediction.run_usd:,.2f}{energy}, nothing going wrong."
+    )
     if not prediction.phases:
         return whole
     fullest_bytes = max(phase.memory_bytes_per_rank for phase in prediction.phases)

@@ -18,10 +18,11 @@ from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
+from airflow_llmsched.planner.evaluate import evaluate, step_seconds, usable_bytes
 from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
+from airflow_llmsched.planner.perf.energy import step_energy_j
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S
@@ -80,6 +81,12 @@ class _Shortlist:
             self.places.num_domains_A[self.place_C],
             self.num_broken_C,
         ])  # fmt: skip
+
+    def energy_j(self, chosen: IntArray) -> FloatArray:
+        """Return the joules of a step of some candidates; 0 where nobody states what the machine draws."""
+        table = self.contenders.table.take(chosen)
+        machine = Machine(shape=self.ask.shape, ranks_per_node_C=self.places.ranks_per_node_A[self.place_C[chosen]])
+        return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
 
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
         """Write candidates out as plans."""
@@ -274,7 +281,10 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
     table = LayoutTable.concatenate(each.contenders.table for each in shortlists)
     front = pareto_front(costs_CK, tie_breaks=simplest_first(table))
     obstacles.turn_down(DOMINATED, len(costs_CK) - len(front))
-    score = _score(workload, costs_CK[front], table.world_size_C[front])
+    energy_C = costs_CK[front, 0] * table.world_size_C[front]
+    if workload.objective.energy:
+        energy_C = _energy_C(shortlists, owner_C[front], index_C[front], otherwise_C=energy_C)
+    score = _score(workload, costs_CK[front], table.world_size_C[front], energy_C)
     ranked = front[np.lexsort((np.arange(len(front)), score))]
     obstacles.turn_down(BELOW_CUT, max(0, len(ranked) - MAX_PLANS))
     best = ranked[:MAX_PLANS]
@@ -286,11 +296,24 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
     return [plans[each] for each in best.tolist()]
 
 
-def _score(workload: WorkloadSpec, costs_CK: FloatArray, world_size_C: IntArray) -> FloatArray:
+def _energy_C(
+    shortlists: Sequence[_Shortlist], owner_C: IntArray, index_C: IntArray, *, otherwise_C: FloatArray
+) -> FloatArray:
+    """Return joules per step; where some machine's power is not stated, what ``otherwise_C`` says instead of it."""
+    energy_C = np.zeros(len(owner_C))
+    for owner, shortlist in enumerate(shortlists):
+        is_own_C = owner_C == owner
+        if is_own_C.any():
+            energy_C[is_own_C] = shortlist.energy_j(index_C[is_own_C])
+    return energy_C if (energy_C > 0).all() else otherwise_C
+
+
+def _score(workload: WorkloadSpec, costs_CK: FloatArray, world_size_C: IntArray, energy_C: FloatArray) -> FloatArray:
     """Weigh costs relative to the best of each: what each weight of the objective stands for at this level.
 
-    Throughput and latency are both seconds per step, as the global batch is fixed. Energy is accelerator-seconds,
-    reliability ranks and domains that can fail, fairness the slots taken from others.
+    Throughput and latency are both seconds per step, as the global batch is fixed. Energy is joules,
+    or accelerator-seconds where power is not known; reliability ranks and domains that can fail, fairness the slots
+    taken from others.
     """
     step_s_C, _, usd_C, num_domains_C, broken_C = costs_CK.T
     weights = workload.objective
@@ -298,7 +321,7 @@ def _score(workload: WorkloadSpec, costs_CK: FloatArray, world_size_C: IntArray)
         [
             (weights.throughput + weights.latency, step_s_C),
             (weights.cost, usd_C),
-            (weights.energy, step_s_C * world_size_C),
+            (weights.energy, energy_C),
             (weights.reliability, world_size_C * num_domains_C),
             (weights.fairness, world_size_C.astype(np.float64)),
         ]

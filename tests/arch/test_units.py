@@ -27,6 +27,7 @@ UNIT_SUFFIXES = (
     "_usd_per_byte",
     "_g",
     "_w",
+    "_j",
     "_per_hour",
     "_per_s",
     "_tokens",

@@ -67,9 +67,11 @@ def test_a_run_is_told_as_a_whole_and_by_its_phases() -> None:
         )
         for start, length, seconds in ((0, 2048, 1.0), (49_152_000, 4096, 2.0))
     )  # fmt: skip
-    whole = replace(best, prediction=replace(best.prediction, phases=phases, run_s=9000.0, run_usd=9000.0))
+    whole = replace(
+        best, prediction=replace(best.prediction, phases=phases, run_s=9000.0, run_usd=9000.0, run_energy_j=7.2e6)
+    )
     words = explain(PlanSearch(plans=(whole,)))
-    assert "The whole run takes 2.5 hours and $9,000.00, nothing going wrong. Its phases:" in words
+    assert "The whole run takes 2.5 hours, $9,000.00 and 2 kWh, nothing going wrong. Its phases:" in words
     assert "from 0 tokens: 16 x 2048 tokens a step, 1,500 steps of 1 s, 2.00 GiB\n" in words
     assert "from 49,152,000 tokens: 16 x 4096 tokens a step, 1,500 steps of 2 s, 4.00 GiB, the most" in words
 

@@ -54,6 +54,16 @@ def test_a_run_that_lost_half_its_nodes_is_planned_on_the_rest_with_the_same_glo
     assert after.prediction.step_s > before.prediction.step_s
 
 
+def test_who_asks_for_little_energy_gets_the_plan_that_draws_least() -> None:
+    run = workload(LLAMA31_8B, objective=ObjectiveWeights(throughput=0.0, energy=1.0))
+    plans = find(run, fleet(4)).plans
+    joules = [plan.prediction.step_energy_j for plan in plans]
+    assert joules == sorted(joules)
+    assert 0 < joules[0] < joules[-1]
+    by_hand = [plan.prediction.step_s * plan.layout.world_size for plan in plans]
+    assert by_hand != sorted(by_hand)
+
+
 def test_a_70b_model_on_64_gpus_is_searched_within_a_second() -> None:
     run, tree = workload(LLAMA2_70B, num_sequences=1024), fleet(8)
     start_s = time.process_time()
