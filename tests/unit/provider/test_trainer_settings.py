@@ -5,16 +5,29 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.workload import ExpertShape, OptimizerKind, Positions, TrainingStage
+from airflow_llmsched.domain.workload import (
+    EncoderShape,
+    ExpertShape,
+    LatentAttention,
+    ModelShape,
+    OptimizerKind,
+    Positions,
+    TrainingStage,
+)
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.provider.trainer_settings import (
+    _ARCHITECTURE,
     TRAINER,
     train_settings,
     trainer_command,
     trainer_environment,
 )
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE, TrainSettings
+
+ENCODER = EncoderShape(
+    num_layers=1, hidden_size=8, num_layer_parameters=10, num_other_parameters=1, num_projector_parameters=1
+)
 
 
 def test_the_shipped_trainer_runs_under_this_python(demo_spec):
@@ -51,6 +64,18 @@ def test_a_command_of_the_specs_own_gets_no_settings_of_ours(demo_spec):
         {"qk_norm": True, "qk_norm_full_width": True},
         {"attention_window_tokens": 64},
         {"head_size": 64},
+        {"cross_attention_layers": (0,)},
+        {"attention_sinks": True},
+        {"latent": LatentAttention(kv_latent_size=8, rope_head_size=4, value_head_size=8)},
+        {"num_norms_per_layer": 4},
+        {"embedding_norm": True},
+        {"final_norm": False},
+        {"parallel_block": True},
+        {"embedding_size": 64},
+        {"num_extra_embedding_rows": 8},
+        {"head_bias": True},
+        {"num_predict_ahead_layers": 1},
+        {"encoder": ENCODER},
     ],
 )
 def test_a_model_the_shipped_trainer_would_not_build_is_refused_by_the_field(demo_spec, foreign):
@@ -58,6 +83,14 @@ def test_a_model_the_shipped_trainer_would_not_build_is_refused_by_the_field(dem
     with pytest.raises(SpecError, match="give the command of your own trainer") as caught:
         train_settings(spec)
     assert caught.value.path == f"model.{next(iter(foreign))}"
+
+
+def test_every_field_of_a_shape_is_built_or_refused(demo_spec):
+    built = {"name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_hidden_size",
+             "gated_mlp", "tied_embeddings"}  # fmt: skip
+    without_effect = {"max_positions", "qk_norm_full_width", "qk_norm_has_bias", "full_attention_layers"}
+    fields = set(ModelShape.__dataclass_fields__)
+    assert fields == built | without_effect | set(_ARCHITECTURE)
 
 
 def test_a_job_without_a_model_is_not_for_the_shipped_trainer(demo_spec):
