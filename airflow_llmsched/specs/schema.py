@@ -134,7 +134,7 @@ class ModelBlock(Block):
 
     preset: f.Word | None = Field(None, description="A shipped model, by name.")
     hf_config: f.LocalPath | None = Field(
-        None, description="Path of a Hugging Face config.json, from the spec's folder."
+        None, description="Path of a config.json (Hugging Face) or params.json (Mistral, Meta), from the spec's folder."
     )
     shape: ShapeBlock | None = Field(None, description="An explicit shape.")
     name: f.Label | None = Field(None, description="Label of the model. Default: the preset's or folder's name.")
