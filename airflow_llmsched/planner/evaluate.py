@@ -20,10 +20,13 @@ from airflow_llmsched.planner.perf.energy import step_energy_j
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import allocator_settings, describe_rank, memory_peak, memory_terms
-from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step, peak_flop_per_s, step_terms
+from airflow_llmsched.planner.perf.step import model_flop_per_step, peak_flop_per_s, step_terms
 from airflow_llmsched.planner.perf.stragglers import step_quantile_s
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.units import HOUR_S
+
+UNKNOWN_ERROR_RATIO = 0.5
+"""Half-width of the band of a job that states its own traffic: its computation is not known, so nor is its error."""
 
 HEADROOM_RATIO = 0.05
 """Share of an accelerator's memory that a plan leaves free. An assumption."""
@@ -50,6 +53,7 @@ class Evaluation:
     model_flop: int
     peak_flop_per_s: float
     num_steps: int
+    error_ratio: float
     phases: tuple[PhaseCosts, ...] = ()
     fullest_stage_C: IntArray | None = None
     allocator_settings: str = ""
@@ -70,7 +74,7 @@ class Evaluation:
             mfu_ratio=self.model_flop / peak_flop if peak_flop else 0.0,
             tokens_per_s=self.tokens_per_step / step_s if step_s else 0.0,
             usd_per_hour=usd_per_hour,
-            error_ratio=ERROR_RATIO,
+            error_ratio=self.error_ratio,
             step_p50_s=float(self.step_p50_s_C[index]),
             step_p90_s=float(self.step_p90_s_C[index]),
             phases=phases,
@@ -107,6 +111,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         model_flop=model_flop_per_step(job) if job else 0,
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
         num_steps=workload.num_steps,
+        error_ratio=machine.claimed_error_ratio if job else UNKNOWN_ERROR_RATIO,
         phases=phase_costs(workload, table, machine) if job and len(workload.batch) > 1 else (),
         fullest_stage_C=peak.stage_C if peak else None,
         allocator_settings=allocator_settings(job, machine.shape.accelerator) if job else "",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import PlacementWish, RankGroup, WorkloadSpec
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.calibration import Calibration
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, num_split_groups
 from airflow_llmsched.planner.relax import Obstacles
 from airflow_llmsched.ports import PlacementSolver
@@ -36,6 +38,19 @@ class Ask:
     seed: int
     time_limit_s: float
     expresses: Expresses | None = None
+    calibration: Calibration | None = None
+
+    def machine(self, ranks_per_node_C: IntArray) -> Machine:
+        """Return the machine to reckon with: what it reaches is known from the calibration, or the packaged one."""
+        machine = Machine(shape=self.shape, ranks_per_node_C=ranks_per_node_C)
+        if self.calibration is None:
+            return machine
+        accelerator = self.shape.accelerator
+        return replace(
+            machine,
+            rates=self.calibration.rates_of(accelerator),
+            error_ratio=self.calibration.error_ratio(accelerator),
+        )
 
     @property
     def usable_slots(self) -> list[int]:

@@ -22,8 +22,8 @@ from airflow_llmsched.planner.evaluate import evaluate, step_seconds, usable_byt
 from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.energy import step_energy_j
-from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
@@ -91,7 +91,7 @@ class _Shortlist:
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
         """Write candidates out as plans."""
         place_C = self.place_C[chosen]
-        machine = Machine(shape=self.ask.shape, ranks_per_node_C=self.places.ranks_per_node_A[place_C])
+        machine = self.ask.machine(self.places.ranks_per_node_A[place_C])
         evaluation = evaluate(self.ask.workload, self.contenders.table.take(np.array(chosen)), machine)
         return [
             Plan(
@@ -116,6 +116,7 @@ def search(
     time_limit_s: float = 5.0,
     may_offload: bool = False,
     expresses: Expresses | None = None,
+    calibration: Calibration | None = None,
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
@@ -133,6 +134,7 @@ def search(
         may_offload: Where nothing fits otherwise, and the wish for parallelism says nothing of it, every kind of
             offload is tried too. Not every trainer can, so it takes asking for.
         expresses: Says which layouts the trainer can express (``planner.export.filter``); without it, all.
+        calibration: What machines reach, by one's own measurements; None: what comes with the package.
 
     Raises:
         SpecError: a placement wish names a level that the topology does not have.
@@ -151,6 +153,7 @@ def search(
             seed=seed,
             time_limit_s=time_limit_s,
             expresses=expresses,
+            calibration=calibration,
         )
         for name in names
         if name in shapes
@@ -228,6 +231,7 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
         ranks_per_node_S=places.ranks_per_node_A[places.place_S],
         group_S=_alike(places, broken_S),
         expresses=ask.expresses,
+        rates=ask.machine(places.ranks_per_node_A).rates,
     )
     contenders = sift.run(row_R)
     obstacles.turn_down(NO_MEMORY, sift.num_too_large)

@@ -23,6 +23,7 @@ from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArr
 from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace, Policy
 from airflow_llmsched.planner.pareto import is_beyond, staircase
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.rates import Rates
 
 BLOCK_SIZE = 1 << 17
 """Candidates that are written out at once: so few that a block's arrays stay near the processor."""
@@ -77,8 +78,9 @@ class Sift:
     """One sift of one space on one shape.
 
     ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Rows whose stems have the same
-    ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. What is not on
-    a front in the end is counted: it was too large, not to be expressed by the trainer (``expresses``), or beaten.
+    ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. ``rates`` are
+    those of ``Machine``. What is not on a front in the end is counted: it was too large, not to be expressed by the
+    trainer (``expresses``), or beaten.
     """
 
     workload: WorkloadSpec
@@ -87,6 +89,7 @@ class Sift:
     ranks_per_node_S: IntArray
     group_S: IntArray
     expresses: Expresses | None = None
+    rates: Rates | None = None
     num_too_large: int = 0
     num_inexpressible: int = 0
     num_beaten: int = 0
@@ -161,7 +164,7 @@ class Sift:
         if not len(row_C):
             return np.zeros(0)
         stem_C = self.space.stem_of(row_C)
-        machine = Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_S[stem_C])
+        machine = Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_S[stem_C], rates=self.rates)
         step_s_C = total_s(step_seconds(self.workload, table, machine), table)
         is_open_C = fits_C & ~self._is_beaten(row_C, step_s_C, memory_C, or_on=False)
         self.num_beaten += int(np.count_nonzero(fits_C)) - int(np.count_nonzero(is_open_C))

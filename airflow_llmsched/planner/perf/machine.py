@@ -6,12 +6,13 @@ and fill nodes in order, as in Megatron-LM: so a group's stride and size say whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.planner.layout_table import IntArray
+from airflow_llmsched.planner.perf.calibration import packaged
 from airflow_llmsched.planner.perf.collectives import Link, Span
 from airflow_llmsched.planner.perf.rates import Rates, rates_of
 
@@ -21,12 +22,14 @@ class Machine:
     """A flat machine: one node shape, and how many consecutive ranks share a node.
 
     ``ranks_per_node_C`` is the smallest such number of a placement: the node with fewest ranks has fewest links.
-    ``rates`` are what the accelerator and its links reach; None: what is known of its kind.
+    ``rates`` are what the accelerator and its links reach; None: what is known of its kind. ``error_ratio`` is the
+    half-width of the band about predictions with them; None: that of the packaged calibration.
     """
 
     shape: NodeShape
     ranks_per_node_C: IntArray
     rates: Rates | None = None
+    error_ratio: float | None = None
 
     @property
     def reached(self) -> Rates:
@@ -45,9 +48,14 @@ class Machine:
         whole = 1 << (island.num_accelerators or 1).bit_length() - 1
         return np.where(self.ranks_per_node_C == self.shape.num_accelerators, whole, self.ranks_per_node_C)
 
+    @property
+    def claimed_error_ratio(self) -> float:
+        """Half-width of the band to claim for predictions."""
+        return packaged().error_ratio(self.shape.accelerator) if self.error_ratio is None else self.error_ratio
+
     def take(self, chosen: IntArray) -> Machine:
         """Return the machine of some candidates, by index."""
-        return Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_C[chosen], rates=self.rates)
+        return replace(self, ranks_per_node_C=self.ranks_per_node_C[chosen])
 
     def span(self, *, stride_C: IntArray, size_C: IntArray) -> Span:
         """Return where groups of ``size_C`` ranks, ``stride_C`` apart, have their members."""

@@ -23,9 +23,6 @@ from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
 from airflow_llmsched.planner.perf.replicas import data_parallel_s, optimizer_s, tied_embedding_s
 from airflow_llmsched.planner.perf.stragglers import STRAGGLERS, straggler_s
 
-ERROR_RATIO = 0.5
-"""Half-width of the band that predictions claim: a step takes 0.5 to 1.5 times the prediction. Not calibrated."""
-
 
 def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dict[str, FloatArray]:
     """Return seconds by term, which add up to the step. Raises ``KeyError`` if the accelerator lacks the format.

@@ -56,10 +56,20 @@ class PlacementHook(BaseHook):
     def plan_on(
         self, workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, tools: Sequence[str] = ()
     ) -> PlanSearch:
-        """Return the Pareto plans on a given tree, of those that all of ``tools`` can express."""
+        """Return the Pareto plans on a given tree, of those that all of ``tools`` can express.
+
+        They reckon with what ``llmsched calibrate`` kept at the state root, if anything.
+
+        Raises:
+            DataError: what is kept there cannot be read.
+            StoreError: the state root could not be asked.
+        """
+        from airflow_llmsched.learning import calibration_file
+        from airflow_llmsched.objects.open import open_store
         from airflow_llmsched.planner.export.filter import expressible_by
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
+        from airflow_llmsched.provider.config import state_root
 
         return search(
             workload,
@@ -69,6 +79,7 @@ class PlacementHook(BaseHook):
             excluded=excluded,
             seed=workload.seed,
             expresses=expressible_by(tools, workload) if tools else None,
+            calibration=calibration_file.load(open_store(state_root())),
         )
 
     def _solver(self) -> PlacementSolver:

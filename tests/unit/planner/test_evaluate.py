@@ -9,9 +9,10 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
 from airflow_llmsched.planner.evaluate import Evaluation, evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.calibration import packaged
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.step import ERROR_RATIO, model_flop_per_step
+from airflow_llmsched.planner.perf.step import model_flop_per_step
 from tests.support.fleets import job, workload
 
 H100 = node_shape("p5.48xlarge")
@@ -52,7 +53,7 @@ def test_mfu_is_operations_over_time_and_peak() -> None:
     assert prediction.mfu_ratio == pytest.approx(model_flop_per_step(job()) / (prediction.step_s * 8 * 989.5e12))
     assert 0.1 < prediction.mfu_ratio < 0.6
     assert prediction.tokens_per_s == pytest.approx(256 * 4096 / prediction.step_s)
-    assert prediction.error_ratio == ERROR_RATIO
+    assert prediction.error_ratio == packaged().error_ratio(H100.accelerator)
     assert prediction.usd_per_hour == 55.0
 
 

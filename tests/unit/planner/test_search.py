@@ -25,7 +25,9 @@ from airflow_llmsched.domain.workload import (
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner import search as search_module
 from airflow_llmsched.planner.evaluate import HEADROOM_RATIO
+from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
+from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import MAX_PLANS, search
 from tests.support.fleets import fleet, local_workload, node, tree_of, workload
@@ -141,6 +143,17 @@ def test_the_objective_orders_the_plans() -> None:
         fast.prediction.usd_per_hour * fast.prediction.step_s
     )
     assert modest.layout.world_size < fast.layout.world_size == 64
+
+
+def test_a_calibration_of_ones_own_changes_what_is_predicted_and_how_sure_that_is() -> None:
+    run, tree = workload(LLAMA2_7B), fleet(1)
+    slow = FittedKind(
+        rates=Rates(matmul_ratio=0.3), error_ratio=0.07, left_out_error_ratio=0.03, num_rows_by_source={"run": 20}
+    )
+    usual = find(run, tree).plans
+    measured = find(run, tree, calibration=Calibration(fitted_on="2026-11-30", kinds={"hopper": slow})).plans
+    assert measured[0].prediction.error_ratio == 0.07
+    assert min(plan.prediction.step_s for plan in measured) > 1.3 * min(plan.prediction.step_s for plan in usual)
 
 
 def test_the_order_of_nodes_and_the_seed_do_not_matter() -> None:

@@ -14,10 +14,10 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.calibration import packaged
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
 from airflow_llmsched.planner.perf.step import (
-    ERROR_RATIO,
     Machine,
     model_flop_per_step,
     peak_flop_per_s,
@@ -63,7 +63,7 @@ def test_megatron_steps_are_inside_the_band(  # noqa: PLR0917 - a row of the tab
     predicted_s = step_s(
         model, layout, shape=DGX_A100, sequence_length_tokens=2048, num_sequences=batch, precision=FP16
     )
-    assert predicted_s == pytest.approx(published_s, rel=ERROR_RATIO)
+    assert predicted_s == pytest.approx(published_s, rel=packaged().error_ratio(DGX_A100.accelerator))
 
 
 def test_fully_sharded_training_of_7b_on_128_h100_is_inside_the_band() -> None:
@@ -72,7 +72,7 @@ def test_fully_sharded_training_of_7b_on_128_h100_is_inside_the_band() -> None:
     layout = ParallelLayout(dp=128, zero_stage=3, micro_batch_size=6, recompute=Recompute.SELECTIVE)
     precision = PrecisionSpec(parameters=NumberFormat.FP32)
     predicted_s = step_s(model, layout, sequence_length_tokens=2048, num_sequences=768, precision=precision)
-    assert predicted_s == pytest.approx(768 / 654, rel=ERROR_RATIO)
+    assert predicted_s == pytest.approx(768 / 654, rel=packaged().error_ratio(H100.accelerator))
 
 
 def test_a_single_rank_neither_communicates_nor_waits() -> None:

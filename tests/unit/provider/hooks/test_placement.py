@@ -7,8 +7,13 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.learning import calibration_file
+from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
+from airflow_llmsched.planner.perf.rates import prior_of_generation
 from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_files import read_spec
+from tests.support.specs import load_small
 
 OPTIONS = {"num_nodes": 2, "slots_per_node": 2}
 
@@ -45,6 +50,17 @@ def test_a_plan_uses_what_is_free_now_and_avoids_excluded_nodes(hook, make_pipel
     elsewhere = hook.plan(spec, excluded=frozenset({NodeId("n0")})).plans
     assert elsewhere
     assert {slot.node for plan in elsewhere for slot in plan.placement.slots} == {"n1"}
+
+
+def test_plans_reckon_with_what_was_calibrated_at_the_state_root(hook, state_root):
+    spec, tree = load_small(), hook.topology()
+    fitted = FittedKind(
+        rates=prior_of_generation("cpu"), error_ratio=0.03, left_out_error_ratio=0.01, num_rows_by_source={"run": 9}
+    )
+    assert hook.plan_on(spec, tree, frozenset()).plans[0].prediction.error_ratio > 0.03
+    store = open_store(str(state_root))
+    calibration_file.save(store, Calibration(fitted_on="2026-11-30", kinds={"cpu": fitted}))
+    assert hook.plan_on(spec, tree, frozenset()).plans[0].prediction.error_ratio == 0.03
 
 
 def test_the_same_question_has_the_same_answer(hook, pipeline):
