@@ -85,7 +85,7 @@ class _Shortlist:
     def energy_j(self, chosen: IntArray) -> FloatArray:
         """Return the joules of a step of some candidates; 0 where nobody states what the machine draws."""
         table = self.contenders.table.take(chosen)
-        machine = Machine(shape=self.ask.shape, ranks_per_node_C=self.places.ranks_per_node_A[self.place_C[chosen]])
+        machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
         return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
 
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
