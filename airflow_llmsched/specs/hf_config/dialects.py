@@ -99,8 +99,16 @@ _DEEPSEEK_V3 = Dialect(
     derive=(patterns.latent,),
 )
 
+_STABLELM = Dialect(
+    keys=SIZES | {"attention_qkv_bias": "use_qkv_bias", "qk_norm": "qk_layernorm"},
+    facts=_LAYER_NORM | {"qk_norm_full_width": True},
+    defaults={"num_kv_heads": 32},
+    derive=(_parallel_if("use_parallel_residual"),),
+)
+
 _DENSE: dict[str, Dialect] = {
     "llama": _LLAMA,
+    "Yi": _LLAMA,
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
     "ministral3": Dialect(keys=SIZES, defaults={"num_kv_heads": 8, "head_size": 128}, derive=_WINDOW),
@@ -181,12 +189,8 @@ _DENSE: dict[str, Dialect] = {
         derive=_WINDOW,
         tied_by_default=True,
     ),
-    "stablelm": Dialect(
-        keys=SIZES | {"attention_qkv_bias": "use_qkv_bias", "qk_norm": "qk_layernorm"},
-        facts=_LAYER_NORM | {"qk_norm_full_width": True},
-        defaults={"num_kv_heads": 32},
-        derive=(_parallel_if("use_parallel_residual"),),
-    ),
+    "stablelm": _STABLELM,
+    "stablelm_epoch": _STABLELM,
     "cohere": Dialect(
         keys=SIZES | _ATTENTION_BIAS | {"qk_norm": "use_qk_norm"},
         facts=_COHERE | {"qk_norm_full_width": True},

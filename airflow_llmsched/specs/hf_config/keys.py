@@ -118,7 +118,8 @@ class Keys:
         if isinstance(value, list) and value:
             value = value[:1] if all(each == value[0] for each in value) else value
         if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
-            self.refuse(key, f"changes the model in a way that is not modelled; only {allowed[0]!r} is")
+            modelled = f"only {allowed[0]!r} is" if allowed else "take it out"
+            self.refuse(key, f"changes the model in a way that is not modelled; {modelled}")
 
     def ignore(self, *keys: str) -> None:
         """Count keys as placed which have no effect, given the others."""

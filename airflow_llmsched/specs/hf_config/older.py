@@ -26,6 +26,7 @@ _GPT2_KEYS = {
     "ffn_hidden_size": "n_inner",
     "vocab_size": "vocab_size",
 }
+_PHI = _GPT | _BIASES | {"head_bias": True, "num_norms_per_layer": 1, "parallel_block": True}
 _GPT2_ALIASES = {"num_hidden_layers": "n_layer", "hidden_size": "n_embd", "num_attention_heads": "n_head"}
 _GPTJ = Dialect(
     keys=_GPT2_KEYS,
@@ -216,9 +217,14 @@ OLDER: dict[str, Dialect] = {
     "RefinedWebModel": _FALCON,
     "phi": Dialect(
         keys=_LLAMA_LIKE | {"num_kv_heads": "num_key_value_heads", "qk_norm": "qk_layernorm"},
-        facts=_GPT
-        | _BIASES
-        | {"head_bias": True, "num_norms_per_layer": 1, "parallel_block": True, "qk_norm_has_bias": True},
+        facts=_PHI | {"qk_norm_has_bias": True},
+    ),
+    "phi-msft": Dialect(
+        keys=_GPT2_KEYS | {"num_kv_heads": "n_head_kv"},
+        facts=_PHI,
+        only={"img_processor": ()},
+        unused=frozenset({"n_positions", "flash_attn", "flash_rotary", "fused_dense"}),
+        mlp_is_4h=True,
     ),
     "persimmon": Dialect(
         keys=_LLAMA_LIKE | {"qk_norm": "qk_layernorm"},

@@ -65,6 +65,7 @@ def test_lists_are_for_layers() -> None:
         ([], lambda told: told.nested("k")),
         (1, lambda told: told.only("k", True)),
         ("x", lambda told: told.only("k", "y", "z")),
+        ("x", lambda told: told.only("k")),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_key(value: Any, read: Callable[[Keys], Any]) -> None:

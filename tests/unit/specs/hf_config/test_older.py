@@ -24,6 +24,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
          "post_layer_norm": True},
         6_243_584_000,
     ),
+    "phi-2, its first file": (
+        {"model_type": "phi-msft", "n_embd": 2560, "n_layer": 32, "n_head": 32, "n_head_kv": None, "n_inner": None,
+         "n_positions": 2048, "rotary_dim": 32, "vocab_size": 51200, "img_processor": None, "flash_attn": False},
+        2_779_683_840,
+    ),
     "falcon-7b, its first file": (
         {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_layer": 32, "n_head": 71, "vocab_size": 65024,
          "multi_query": True, "parallel_attn": True, "bias": False, "alibi": False},

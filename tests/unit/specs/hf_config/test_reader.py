@@ -64,6 +64,10 @@ TOTALS: dict[str, tuple[dict[str, Any], int]] = {
     "Qwen3-30B-A3B, saved again by a later version": ({**QWEN3_30B, "num_local_experts": 128}, 30_532_122_624),
     "gemma-7b": (sizes("gemma", 3072, 28, 16, 16, 24576, 256000, head_dim=256), 8_537_680_896),
     "gemma-2b": (sizes("gemma", 2048, 18, 8, 1, 16384, 256000, head_dim=256), 2_506_172_416),
+    "Yi-6B, its first file": (sizes("Yi", 4096, 32, 32, 4, 11008, 64000), 6_061_035_520),
+    "stablelm-3b-4e1t, its first file": (
+        sizes("stablelm_epoch", 2560, 32, 32, 32, 6912, 50304, rope_pct=0.25, norm_eps=1e-5), 2_795_443_200
+    ),
     "Phi-3-mini": (sizes("phi3", 3072, 32, 32, 32, 8192, 32064, tie_word_embeddings=False), 3_821_079_552),
     "gpt-neox-20b": (sizes("gpt_neox", 6144, 44, 64, None, 24576, 50432, tie_word_embeddings=False), 20_554_567_680),
     "granite-3.0-1b-a400m": (
@@ -303,5 +307,5 @@ def test_public_models_are_of_most_architectures() -> None:
 def test_the_page_of_the_docs_lists_the_architectures_that_are_read(checkout: Path) -> None:
     page = (checkout / "docs" / "reference" / "models.md").read_text()
     table = page[page.index("| architectures |") : page.index("Not readable")]
-    listed = re.findall(r"`([A-Za-z0-9_]+)`", table.split("|---|---|", 1)[1])
+    listed = re.findall(r"`([A-Za-z0-9_-]+)`", table.split("|---|---|", 1)[1])
     assert sorted(listed) == sorted({*DIALECTS, *MULTIMODAL})
