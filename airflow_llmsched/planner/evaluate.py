@@ -106,7 +106,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         step_p50_s_C=step_quantile_s(seconds, table, machine, share=0.5),
         step_p90_s_C=step_quantile_s(seconds, table, machine, share=0.9),
         energy_j_C=step_energy_j(seconds, table, machine.shape),
-        memory_bytes_C=np.sum(list(num_bytes.values()), axis=0),
+        memory_bytes_C=total_bytes(num_bytes, table),
         tokens_per_step=heaviest_phase(workload).tokens_per_step if workload.batch else 0,
         model_flop=model_flop_per_step(job) if job else 0,
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
@@ -135,6 +135,11 @@ def memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -
 def total_s(seconds: Mapping[str, FloatArray], table: LayoutTable) -> FloatArray:
     """Add terms up; a job that states none takes no time that is known."""
     return np.sum(list(seconds.values()), axis=0) if seconds else np.zeros(len(table))
+
+
+def total_bytes(num_bytes: Mapping[str, IntArray], table: LayoutTable) -> IntArray:
+    """Add terms up."""
+    return np.sum(list(num_bytes.values()), axis=0) if num_bytes else np.zeros(len(table), dtype=np.int64)
 
 
 def usable_bytes(accelerator: Accelerator) -> float:

@@ -7,7 +7,7 @@ those. Axes: C = candidate layout, U = distinct combination of the columns in qu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -50,11 +50,11 @@ def factor(table: LayoutTable, columns: Sequence[str], *, beside: Sequence[IntAr
         beside: More columns, which the table does not have (ranks on a node, say). Read them with ``first_U``.
     """
     key: Key = (tuple(columns), tuple(id(each) for each in beside))
-    known = _KNOWN.setdefault(table, {})
-    if key not in known:
+    known = _KNOWN.setdefault(table, _Known())
+    if key not in known.factors:
         # The arrays beside the table are kept with the factor: while they live, nothing else can have their ids.
-        known[key] = (_factor(table, key[0], beside), tuple(beside))
-    return known[key][0]
+        known.factors[key] = (_factor(table, key[0], beside, known), tuple(beside))
+    return known.factors[key][0]
 
 
 def factored(
@@ -86,15 +86,33 @@ def code(values: IntArray) -> tuple[IntArray, IntArray]:
     return slots + lowest, rank[offsets]
 
 
-def _factor(table: LayoutTable, columns: tuple[str, ...], beside: Sequence[IntArray]) -> Factor:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """What was found out about one table: its columns' codes, and combinations of them."""
+
+    codes: dict[str, tuple[int, IntArray]] = field(default_factory=dict)
+    factors: dict[Key, tuple[Factor, tuple[IntArray, ...]]] = field(default_factory=dict)
+
+    def code(self, table: LayoutTable, name: str) -> tuple[int, IntArray]:
+        """Return how many values a column has, and for each candidate which it is."""
+        if name not in self.codes:
+            distinct, index_C = code(getattr(table, name))
+            self.codes[name] = (distinct.size, index_C)
+        return self.codes[name]
+
+
+def _factor(table: LayoutTable, columns: tuple[str, ...], beside: Sequence[IntArray], known: _Known) -> Factor:
     packed_C, size = np.zeros(len(table), dtype=np.int64), 1
-    for values_C in (*(getattr(table, name) for name in columns), *beside):
-        distinct, index_C = code(values_C)
-        if size * distinct.size > np.iinfo(np.int64).max:
+    coded = [known.code(table, name) for name in columns]
+    coded += [(distinct.size, index_C) for distinct, index_C in map(code, beside)]
+    for num_values, index_C in coded:
+        if num_values < 2:
+            continue
+        if size * num_values > np.iinfo(np.int64).max:
             shorter, packed_C = code(packed_C)
             size = shorter.size
-        packed_C = packed_C * distinct.size + index_C if size > 1 else index_C
-        size *= max(distinct.size, 1)
+        packed_C = packed_C * num_values + index_C if size > 1 else index_C
+        size *= num_values
     distinct, index_C = code(packed_C)
     first_U = np.empty(distinct.size, dtype=np.int64)
     first_U[index_C[::-1]] = np.arange(len(table) - 1, -1, -1)
@@ -105,4 +123,4 @@ def _factor(table: LayoutTable, columns: tuple[str, ...], beside: Sequence[IntAr
     return Factor(table=LayoutTable(**narrow), first_U=first_U, index_C=index_C)
 
 
-_KNOWN: WeakKeyDictionary[LayoutTable, dict[Key, tuple[Factor, tuple[IntArray, ...]]]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[LayoutTable, _Known] = WeakKeyDictionary()

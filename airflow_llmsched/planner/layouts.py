@@ -10,8 +10,8 @@ P = recompute policy, D = combination of degrees. A row is a stem with one of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,6 +45,10 @@ WHOLE_POLICIES: Sequence[Policy] = tuple(
 """Policies that treat a layer as a whole, from the least recomputed to the most."""
 
 
+SHARD_SIZE_STEP = 4
+"""Of shard sizes above a node's, each that is tried is at least so many times the one before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutSpace:
     """The legal layouts in factors, and how many candidates fell to each rule.
@@ -74,33 +78,42 @@ class LayoutSpace:
     @property
     def table(self) -> LayoutTable:
         """All legal layouts, written out."""
-        return self.expand(self.rows, self.policies)
+        num_policies = len(self.policies)
+        row_C = np.repeat(np.arange(self.num_rows), num_policies)
+        return self.expand(row_C, np.tile(np.arange(num_policies), self.num_rows))
 
-    @property
-    def rows(self) -> IntArray:
-        """The number of every row."""
-        return np.arange(self.num_rows)
+    def rows_of(self, stem_S: IntArray) -> IntArray:
+        """Return the rows of some stems, one stem after the other."""
+        num = self.num_S[stem_S]
+        place = np.arange(int(num.sum())) - np.repeat(np.cumsum(num) - num, num)
+        return np.repeat((np.cumsum(self.num_S) - self.num_S)[stem_S], num) + place
 
     def stem_of(self, row_R: IntArray) -> IntArray:
         """Return the stem of each row."""
         return np.searchsorted(np.cumsum(self.num_S), row_R, side="right")
 
-    def expand(self, row_R: IntArray, policies: Sequence[Policy]) -> LayoutTable:
-        """Write out rows, each with every one of ``policies``, which vary fastest."""
-        stem_R = self.stem_of(row_R)
-        sharding_R = self.first_S[stem_R] + row_R - (np.cumsum(self.num_S) - self.num_S)[stem_R]
-        num_policies = len(policies)
-        stem_C, sharding_C = np.repeat(stem_R, num_policies), np.repeat(sharding_R, num_policies)
-        policy_CP = np.tile(np.array(policies, dtype=np.int64).reshape(-1, 2), (len(row_R), 1))
-        decided = {
-            "zero_C": self.zero_H[sharding_C],
-            "shard_C": self.shard_H[sharding_C],
-            "offload_C": self.offload_H[sharding_C],
-            "recompute_C": policy_CP[:, 0].copy(),
-            "modules_C": policy_CP[:, 1].copy(),
-        }
-        kept = [each.name for each in fields(LayoutTable) if each.name not in decided]
-        return LayoutTable(**decided, **{name: getattr(self.stems, name)[stem_C] for name in kept})
+    def expand(self, row_C: IntArray, policy_C: IntArray) -> LayoutTable:
+        """Write out rows, each with one of the policies, by number."""
+        stem_C = self.stem_of(row_C)
+        sharding_C = self.first_S[stem_C] + row_C - (np.cumsum(self.num_S) - self.num_S)[stem_C]
+        return replace(
+            self._with(stem_C, policy_C),
+            zero_C=self.zero_H[sharding_C],
+            shard_C=self.shard_H[sharding_C],
+            offload_C=self.offload_H[sharding_C],
+        )
+
+    def most_sharded(self, stem_C: IntArray, policy_C: IntArray) -> LayoutTable:
+        """Write out stems with everything sharded over all replicas, each with one of the policies.
+
+        That is the least that a rank can hold, whether or not it is one of the stem's own shardings.
+        """
+        table = self._with(stem_C, policy_C)
+        return replace(table, zero_C=np.full(len(table), 3), shard_C=table.dp_C * table.cp_C)
+
+    def _with(self, stem_C: IntArray, policy_C: IntArray) -> LayoutTable:
+        recompute_P, modules_P = np.array(self.policies, dtype=np.int64).T
+        return replace(self.stems.take(stem_C), recompute_C=recompute_P[policy_C], modules_C=modules_P[policy_C])
 
 
 def legal_layouts(
@@ -114,7 +127,8 @@ def legal_layouts(
 
     The global batch is exactly the one asked for, in every phase of a schedule. Of a pinned degree no other value is
     tried. Where an axis has many values of no use, those in use are tried: experts are split as other layers are or not
-    at all, a stage into chunks that divide its layers, and of a layer the sets of modules that trainers recompute.
+    at all, a stage into chunks that divide its layers; ZeRO shards over all replicas, over those of a node, or over
+    some multiples of these; of a layer the sets of modules are recomputed that trainers know.
 
     Args:
         workload: What to train.
@@ -133,7 +147,7 @@ def legal_layouts(
     sieve, num_policies = _Sieve(question=question), len(axes.policies())
     degrees = LayoutTable.concatenate(axes.degrees(size) for size in sizes)
     schedules = _Options.of((degrees.pp_C,), axes.schedules)
-    shardings = _Options.of((degrees.dp_C, degrees.cp_C), axes.shardings)
+    shardings = _Options.of((degrees.dp_C, degrees.cp_C, degrees.tp_C), axes.shardings)
     num_below_C = axes.num_micro_batch_sizes * schedules.num_C * shardings.num_C * num_policies
     num_candidates = int(num_below_C.sum())
     origin = sieve(DEGREE_RULES, degrees, num_below_C)
@@ -286,12 +300,11 @@ class _Axes:
         chosen = fitting or pairs[:1]
         return np.array([(SCHEDULE_ORDER.index(kind), vp) for kind, vp in chosen], dtype=np.int64)
 
-    def shardings(self, dp: int, cp: int) -> IntArray:
+    def shardings(self, dp: int, cp: int, tp: int) -> IntArray:
         """Return ZeRO stages with what they may shard over, and with each offload."""
         pins, num_replicas = self.question.pins, dp * cp
         stages = _choices(pins.zero_stage, range(4) if self.question.model else [0]).tolist()
-        everything = [num_replicas]
-        part = [int(cp * each) for each in divisors(dp) if 1 < cp * each < num_replicas]
+        everything, part = [num_replicas], list(self._parts(dp, cp, tp))
         if pins.shard_size is not None:
             everything, part = [pins.shard_size], []
         elif self.question.uses_shipped_trainer:
@@ -306,6 +319,14 @@ class _Axes:
             ],
             dtype=np.int64,
         )
+
+    def _parts(self, dp: int, cp: int, tp: int) -> Iterator[int]:
+        """Yield the shard sizes that fill a node, and from there several times as many."""
+        least = max(2, -(-self.question.slots_per_node // tp))
+        for size in (cp * divisors(dp)).tolist():
+            if least <= size < dp * cp:
+                yield size
+                least = SHARD_SIZE_STEP * size
 
     def policies(self) -> Sequence[Policy]:
         """Return whole policies first, then the sets of modules that none of these stands for."""

@@ -220,8 +220,7 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
     num_broken = int(num_layouts_S[has_place_S & ~is_kept_S].sum())
     obstacles.turn_down(WISH_BROKEN, num_broken)
     obstacles.breaks_wishes |= num_broken > 0
-    row_R = space.rows[np.repeat(is_kept_S, space.num_S)]
-    if not len(row_R):
+    if not is_kept_S.any():
         return None
     broken_S = num_broken_S(ask, space.stems, places, required=False)
     sift = Sift(
@@ -233,7 +232,7 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
         expresses=ask.expresses,
         rates=ask.machine(places.ranks_per_node_A).rates,
     )
-    contenders = sift.run(row_R)
+    contenders = sift.run(np.flatnonzero(is_kept_S))
     obstacles.turn_down(NO_MEMORY, sift.num_too_large)
     obstacles.turn_down(INEXPRESSIBLE, sift.num_inexpressible)
     obstacles.num_inexpressible += sift.num_inexpressible

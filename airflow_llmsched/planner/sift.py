@@ -1,35 +1,54 @@
 """From a space of legal layouts to those that fit and that no other beats, block by block. Pure.
 
-Memory comes first, as it is cheaper than time, and time only for what fits. Recompute policies that treat a layer as a
-whole go first. They bound how fast and how lean any set of modules could make a row: recomputing more never makes a
-step faster, and what full recomputation keeps is kept by any. A row whose bound is beaten already needs no closer look,
-which spares most of the sets without losing a member of the front.
+Memory comes first, as it is cheaper than time, and time only for what fits. All layouts of a branch (a stem with a
+recompute policy) are bounded by one look at its leanest sharding: what sharding decides, which is traffic between
+replicas, the optimizer's time and the buffers that ZeRO 3 gathers into, is left out, and no layout of the branch is
+faster or leaner than what remains. A branch whose bound is beaten need not be written out.
 
-Axes: C = candidate, R = row (``layouts.LayoutSpace``), P = policy, G = group of places that are alike.
+Sets of modules are first bounded together, by the policies that treat a layer as a whole: recomputing more never makes
+a step faster, and what full recomputation keeps is kept by any set.
+
+Axes: C = candidate, S = stem, R = row, P = policy (``layouts.LayoutSpace``), B = branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.planner.evaluate import memory_bytes, step_seconds, total_s, usable_bytes
+from airflow_llmsched.planner.evaluate import memory_bytes, step_seconds, total_bytes, total_s, usable_bytes
 from airflow_llmsched.planner.factored import code
 from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
-from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace, Policy
+from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace
 from airflow_llmsched.planner.pareto import is_beyond, staircase
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.rates import Rates
 
+Scalar = TypeVar("Scalar", bound=np.generic)
+
 BLOCK_SIZE = 1 << 17
 """Candidates that are written out at once: so few that a block's arrays stay near the processor."""
 
-PASSING_TERMS = ("recomputed_layer", "allocator")
-"""Memory that recomputing less could do without."""
+FIRST_BLOCK_SIZE = 1 << 13
+"""Candidates of the first block. Blocks grow, as the more is known, the fewer are looked at."""
+
+SHARDING_TERMS = ("data_parallel", "optimizer", "offload_traffic", "offload_update")
+"""Time that depends on what replicas shard, and on nothing else that does."""
+
+SHARDING_BUFFERS = ("sharding_buffers", "allocator")
+"""Memory that sharding less could do without."""
+
+PASSING_TERMS = (*SHARDING_BUFFERS, "recomputed_layer")
+"""Memory that recomputing less could do without too."""
+
+SETS = -1
+"""Stands for all sets of modules in place of the number of a policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,22 +84,31 @@ class Contenders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Bounds:
-    """Rows that sets of modules could make better, and by how much at most."""
+class _Branches:
+    """Stems with one policy each. No layout of a branch is faster or leaner than its bounds.
 
-    row_R: IntArray
-    step_s_R: FloatArray
-    memory_bytes_R: IntArray
+    ``floor_bytes_B`` is what it needs at least even if it recomputed nothing.
+    """
+
+    stem_B: IntArray
+    policy_B: IntArray
+    num_layouts_B: IntArray
+    step_s_B: FloatArray
+    memory_bytes_B: FloatArray
+    floor_bytes_B: FloatArray
+
+    def take(self, chosen: BoolArray | IntArray | slice) -> _Branches:
+        return _Branches(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sift:
     """One sift of one space on one shape.
 
-    ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Rows whose stems have the same
+    ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Layouts whose stems have the same
     ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. ``rates`` are
     those of ``Machine``. What is not on a front in the end is counted: it was too large, not to be expressed by the
-    trainer (``expresses``), or beaten.
+    trainer (``expresses``), or beaten. ``leanest_bytes`` is the least that one was found to need.
     """
 
     workload: WorkloadSpec
@@ -96,85 +124,101 @@ class Sift:
     leanest_bytes: int | None = None
     _fronts: dict[int, Contenders] = field(default_factory=dict)
 
-    def run(self, row_R: IntArray) -> Contenders | None:
-        """Return the members of each group's front among some rows, or None when nothing fits."""
-        whole = [each for each in self.space.policies if each in WHOLE_POLICIES]
-        sets = [each for each in self.space.policies if each not in WHOLE_POLICIES]
-        if not whole:
-            whole, sets = sets, []
-        bounds = [
-            found for block in _blocks(row_R, len(whole)) if (found := self._look(block, whole, bound=bool(sets)))
-        ]
-        if bounds:
-            self._look_closer(bounds, sets)
+    def run(self, stem_S: IntArray) -> Contenders | None:
+        """Return the members of each group's front among the layouts of some stems, or None when nothing fits."""
+        stem_S = stem_S[self.space.num_S[stem_S] > 0]
+        whole, sets = self._whole_and_sets
+        branches = self._bounded(stem_S, whole)
+        self._look_at(branches)
+        if len(sets):
+            together = self._open(_together(branches, num_policies=len(whole), num_sets=len(sets)))
+            self._look_at(self._bounded(together.stem_B, sets))
+        if self.leanest_bytes is None and len(stem_S):
+            # Not one had to be written out. The leanest is looked at all the same, to tell by how much it does not fit.
+            leanest = branches.take(np.array([np.argmin(branches.memory_bytes_B)]))
+            self._weigh(self.space.expand(*self._layouts_of(leanest)))
         return Contenders.concatenate(list(self._fronts.values())) if self._fronts else None
 
-    def _look(self, row_R: IntArray, policies: Sequence[Policy], *, bound: bool) -> _Bounds | None:
-        table = self.space.expand(row_R, policies)
-        terms = memory_bytes(self.workload, table, self.shape)
-        memory_C = np.sum(list(terms.values()), axis=0)
-        self._note_leanest(memory_C)
-        fits_C = memory_C <= usable_bytes(self.shape.accelerator)
-        self.num_too_large += int(np.count_nonzero(~fits_C))
-        if self.expresses is not None:
-            can_C = self.expresses(table)
-            self.num_inexpressible += int(np.count_nonzero(fits_C & ~can_C))
-            fits_C &= can_C
-        if not bound:
-            self._compare(table, np.repeat(row_R, len(policies)), memory_C, fits_C)
-            return None
-        passing_C = np.sum([terms[name] for name in PASSING_TERMS if name in terms], axis=0)
-        floor_R = (memory_C - passing_C).reshape(-1, len(policies)).min(axis=1)
-        has_hope_R = floor_R <= usable_bytes(self.shape.accelerator)
-        num_sets = len(self.space.policies) - len(policies)
-        self.num_too_large += int(np.count_nonzero(~has_hope_R)) * num_sets
-        hopeful_C = np.repeat(has_hope_R, len(policies))
-        row_R = row_R[has_hope_R]
-        step_s_C = self._compare(
-            table.take(hopeful_C),
-            np.repeat(row_R, len(policies)),
-            memory_C[hopeful_C],
-            fits_C[hopeful_C],
-            all_timed=True,
-        )
-        return _Bounds(
-            row_R=row_R,
-            step_s_R=step_s_C.reshape(-1, len(policies)).min(axis=1),
-            memory_bytes_R=floor_R[has_hope_R],
+    @property
+    def _whole_and_sets(self) -> tuple[IntArray, IntArray]:
+        """Numbers of the policies that treat a layer as a whole, and of the sets; all are one kind if pinned to it."""
+        is_whole_P = np.array([each in WHOLE_POLICIES for each in self.space.policies])
+        whole, sets = np.flatnonzero(is_whole_P), np.flatnonzero(~is_whole_P)
+        return (whole, sets) if len(whole) else (sets, whole)
+
+    def _bounded(self, stem_S: IntArray, policies: IntArray) -> _Branches:
+        """Bound branches by the leanest sharding; not at all where there is but one, or where things are elsewhere."""
+        stem_B, policy_B = np.repeat(stem_S, len(policies)), np.tile(policies, len(stem_S))
+        least_s_B, leanest_bytes_B, floor_bytes_B = np.zeros((3, len(stem_B)))
+        if self.workload.model and not self.space.offload_H.any() and len(self.space.zero_H) > 1:
+            for block in _blocks(len(stem_B)):
+                table = self.space.most_sharded(stem_B[block], policy_B[block])
+                terms = memory_bytes(self.workload, table, self.shape)
+                leanest_bytes_B[block] = total_bytes(_without(terms, SHARDING_BUFFERS), table)
+                floor_bytes_B[block] = total_bytes(_without(terms, PASSING_TERMS), table)
+                seconds = _without(self._step_seconds(table, stem_B[block]), SHARDING_TERMS)
+                # Sums in another order differ in their last digits.
+                least_s_B[block] = total_s(seconds, table) * (1 - 1e-9)
+        return _Branches(
+            stem_B=stem_B,
+            policy_B=policy_B,
+            num_layouts_B=self.space.num_S[stem_B],
+            step_s_B=least_s_B,
+            memory_bytes_B=leanest_bytes_B,
+            floor_bytes_B=floor_bytes_B,
         )
 
-    def _look_closer(self, bounds: Sequence[_Bounds], sets: Sequence[Policy]) -> None:
-        row_R = np.concatenate([each.row_R for each in bounds])
-        step_s_R = np.concatenate([each.step_s_R for each in bounds])
-        memory_R = np.concatenate([each.memory_bytes_R for each in bounds])
-        # The fastest rows come first, so that what they yield may spare others.
-        order = np.argsort(step_s_R, kind="stable")
-        for block in _blocks(order, len(sets)):
-            is_beaten = self._is_beaten(row_R[block], step_s_R[block], memory_R[block], or_on=True)
-            self.num_beaten += int(np.count_nonzero(is_beaten)) * len(sets)
-            if not is_beaten.all():
-                self._look(row_R[block[~is_beaten]], sets, bound=False)
+    def _look_at(self, branches: _Branches) -> None:
+        """Write out the branches that are not beaten in the end, and let what fits compete."""
+        # The fastest come first, so that what they yield may spare others.
+        left, room = branches.take(np.argsort(branches.step_s_B, kind="stable")), FIRST_BLOCK_SIZE
+        while len((left := self._open(left)).stem_B):
+            num = max(int(np.searchsorted(np.cumsum(left.num_layouts_B), room, side="right")), 1)
+            row_C, policy_C = self._layouts_of(left.take(slice(num)))
+            left, room = left.take(slice(num, None)), min(4 * room, BLOCK_SIZE)
+            table = self.space.expand(row_C, policy_C)
+            memory_C = self._weigh(table)
+            fits_C = memory_C <= self._usable_bytes
+            self.num_too_large += int(np.count_nonzero(~fits_C))
+            if self.expresses is not None:
+                can_C = self.expresses(table)
+                self.num_inexpressible += int(np.count_nonzero(fits_C & ~can_C))
+                fits_C &= can_C
+            if fits_C.any():
+                self._compare(table.take(fits_C), row_C[fits_C], memory_C[fits_C])
 
-    def _compare(
-        self, table: LayoutTable, row_C: IntArray, memory_C: IntArray, fits_C: BoolArray, *, all_timed: bool = False
-    ) -> FloatArray:
-        """Time candidates, and let those that fit compete with the fronts so far."""
-        if not all_timed:
-            table, row_C, memory_C, fits_C = table.take(fits_C), row_C[fits_C], memory_C[fits_C], fits_C[fits_C]
-        if not len(row_C):
-            return np.zeros(0)
+    def _layouts_of(self, branches: _Branches) -> tuple[IntArray, IntArray]:
+        """Return the rows of some branches, and with each its policy."""
+        num_B = branches.num_layouts_B
+        return self.space.rows_of(branches.stem_B), np.repeat(branches.policy_B, num_B)
+
+    def _weigh(self, table: LayoutTable) -> IntArray:
+        memory_C = total_bytes(memory_bytes(self.workload, table, self.shape), table)
+        leanest_bytes = int(memory_C.min())
+        self.leanest_bytes = leanest_bytes if self.leanest_bytes is None else min(self.leanest_bytes, leanest_bytes)
+        return memory_C
+
+    def _open(self, branches: _Branches) -> _Branches:
+        """Return the branches that may yet have something on a front, and count the layouts of the others."""
+        is_large_B = branches.memory_bytes_B > self._usable_bytes
+        self.num_too_large += int(branches.num_layouts_B[is_large_B].sum())
+        branches = branches.take(~is_large_B)
+        is_beaten_B = self._is_beaten(branches.stem_B, branches.step_s_B, branches.memory_bytes_B, or_on=True)
+        self.num_beaten += int(branches.num_layouts_B[is_beaten_B].sum())
+        return branches.take(~is_beaten_B)
+
+    def _compare(self, table: LayoutTable, row_C: IntArray, memory_C: IntArray) -> None:
+        """Time candidates that fit, and let them compete with the fronts so far."""
         stem_C = self.space.stem_of(row_C)
-        machine = Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_S[stem_C], rates=self.rates)
-        step_s_C = total_s(step_seconds(self.workload, table, machine), table)
-        is_open_C = fits_C & ~self._is_beaten(row_C, step_s_C, memory_C, or_on=False)
-        self.num_beaten += int(np.count_nonzero(fits_C)) - int(np.count_nonzero(is_open_C))
+        step_s_C = total_s(self._step_seconds(table, stem_C), table)
+        is_open_C = ~self._is_beaten(stem_C, step_s_C, memory_C, or_on=False)
+        self.num_beaten += int(np.count_nonzero(~is_open_C))
         new = Contenders(
             table=table.take(is_open_C), row_C=row_C[is_open_C], step_s_C=step_s_C[is_open_C],
             memory_bytes_C=memory_C[is_open_C],
         )  # fmt: skip
-        for group, indices in self._by_group(new.row_C):
+        for group, indices in self._by_group(stem_C[is_open_C]):
             self._merge(group, new.take(indices))
-        return step_s_C
 
     def _merge(self, group: int, new: Contenders) -> None:
         old = self._fronts.get(group)
@@ -183,25 +227,44 @@ class Sift:
         self.num_beaten += len(both) - len(front)
         self._fronts[group] = both.take(front)
 
-    def _is_beaten(self, row_C: IntArray, step_s_C: FloatArray, memory_C: IntArray, *, or_on: bool) -> BoolArray:
-        is_beaten_C = np.zeros(len(row_C), dtype=np.bool_)
-        for group, indices in self._by_group(row_C):
+    def _is_beaten(
+        self, stem_C: IntArray, step_s_C: FloatArray, memory_bytes_C: FloatArray | IntArray, *, or_on: bool
+    ) -> BoolArray:
+        is_beaten_C = np.zeros(len(stem_C), dtype=np.bool_)
+        for group, own in self._by_group(stem_C):
             front = self._fronts.get(group)
             if front is not None:
-                is_beaten_C[indices] = is_beyond(
-                    step_s_C[indices], memory_C[indices], first_F=front.step_s_C, second_F=front.memory_bytes_C,
+                is_beaten_C[own] = is_beyond(
+                    step_s_C[own], memory_bytes_C[own], first_F=front.step_s_C, second_F=front.memory_bytes_C,
                     or_on=or_on,
                 )  # fmt: skip
         return is_beaten_C
 
-    def _by_group(self, row_C: IntArray) -> Iterator[tuple[int, IntArray]]:
-        groups, which_C = code(self.group_S[self.space.stem_of(row_C)])
+    def _by_group(self, stem_C: IntArray) -> Iterator[tuple[int, IntArray]]:
+        groups, which_C = code(self.group_S[stem_C])
         for number, group in enumerate(groups.tolist()):
             yield group, np.flatnonzero(which_C == number)
 
-    def _note_leanest(self, memory_C: IntArray) -> None:
-        leanest_bytes = int(memory_C.min())
-        self.leanest_bytes = leanest_bytes if self.leanest_bytes is None else min(self.leanest_bytes, leanest_bytes)
+    def _step_seconds(self, table: LayoutTable, stem_C: IntArray) -> Mapping[str, FloatArray]:
+        machine = Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_S[stem_C], rates=self.rates)
+        return step_seconds(self.workload, table, machine)
+
+    @property
+    def _usable_bytes(self) -> float:
+        return usable_bytes(self.shape.accelerator)
+
+
+def _together(branches: _Branches, *, num_policies: int, num_sets: int) -> _Branches:
+    """Bound all sets of modules of each stem by its branches, which are as many as there are policies, side by side."""
+    floor_bytes = branches.floor_bytes_B.reshape(-1, num_policies).min(axis=1)
+    return _Branches(
+        stem_B=branches.stem_B[::num_policies],
+        policy_B=np.full(len(floor_bytes), SETS),
+        num_layouts_B=branches.num_layouts_B[::num_policies] * num_sets,
+        step_s_B=branches.step_s_B.reshape(-1, num_policies).min(axis=1),
+        memory_bytes_B=floor_bytes,
+        floor_bytes_B=floor_bytes,
+    )
 
 
 def simplest_first(table: LayoutTable) -> list[IntArray]:
@@ -213,7 +276,9 @@ def simplest_first(table: LayoutTable) -> list[IntArray]:
     ]  # fmt: skip
 
 
-def _blocks(indices: IntArray, num_each: int) -> Iterator[IntArray]:
-    size = max(BLOCK_SIZE // num_each, 1)
-    for start in range(0, len(indices), size):
-        yield indices[start : start + size]
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + BLOCK_SIZE) for start in range(0, size, BLOCK_SIZE))
+
+
+def _without(terms: Mapping[str, NDArray[Scalar]], names: Sequence[str]) -> dict[str, NDArray[Scalar]]:
+    return {name: values_C for name, values_C in terms.items() if name not in names}

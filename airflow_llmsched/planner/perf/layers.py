@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_llmsched.domain.workload import ModelShape
 
@@ -24,22 +25,24 @@ class LayerKind:
     is_cross: bool = False
 
 
+@lru_cache
 def layer_kinds(shape: ModelShape) -> Sequence[LayerKind]:
     """Return the kind of each layer, in order."""
     moe = moe_layers(shape)
-    return [
+    return tuple(
         LayerKind(
             is_moe=number in moe,
             window_tokens=None if number in shape.full_attention_layers else shape.attention_window_tokens,
             is_cross=number in shape.cross_attention_layers,
         )
         for number in range(shape.num_layers)
-    ]
+    )
 
 
+@lru_cache
 def distinct_kinds(shape: ModelShape) -> Sequence[LayerKind]:
     """Return each kind once, in the order in which they first appear."""
-    return list(dict.fromkeys(layer_kinds(shape)))
+    return tuple(dict.fromkeys(layer_kinds(shape)))
 
 
 def moe_layers(shape: ModelShape) -> Collection[int]:

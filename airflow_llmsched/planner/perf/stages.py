@@ -5,8 +5,9 @@ Axes: C = candidate layout, K = layer kind (``layers.distinct_kinds``), L = laye
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,8 +45,9 @@ def telling_stages(model: ModelShape, table: LayoutTable) -> Iterator[StageLayer
     layers of each kind. That leaves those that no earlier one outdoes, and the last, which has the output head.
     """
     found = factor(table, ("pp_C", "vp_C"))
-    counts = [_num_SK(model, pp=int(pp), vp=int(vp)) for pp, vp in zip(found.table.pp_C, found.table.vp_C, strict=True)]
-    told = [_telling(num_SK) for num_SK in counts]
+    pairs = zip(found.table.pp_C.tolist(), found.table.vp_C.tolist(), strict=True)
+    split = [_stages_of(model, pp, vp) for pp, vp in pairs]
+    counts, told = [num_SK for num_SK, _ in split], [stages for _, stages in split]
     for number in range(max((len(each) for each in told), default=0)):
         chosen = [each[min(number, len(each) - 1)] for each in told]
         stage_C = found.spread(np.array(chosen, dtype=np.int64))
@@ -94,6 +96,14 @@ def num_in_flight_C(table: LayoutTable, stage_C: IntArray) -> FloatArray:
     chunks_C = 2 * (plain_C - 1) + (table.vp_C - 1) * table.pp_C + 1
     held_C = np.where(table.vp_C > 1, chunks_C / table.vp_C, plain_C)
     return np.minimum(held_C, table.num_micro_batches_C).astype(np.float64)
+
+
+@lru_cache(maxsize=4096)
+def _stages_of(model: ModelShape, pp: int, vp: int) -> tuple[IntArray, Sequence[int]]:
+    """Count layers by stage (S) and kind, and name the stages that tell. The same few splits are asked for again."""
+    num_SK = _num_SK(model, pp=pp, vp=vp)
+    num_SK.setflags(write=False)
+    return num_SK, _telling(num_SK)
 
 
 def _num_SK(model: ModelShape, *, pp: int, vp: int) -> IntArray:

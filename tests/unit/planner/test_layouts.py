@@ -67,13 +67,16 @@ def slow_schedules(pp: int, num_micro_batches: int) -> Iterator[tuple[PipelineSc
             yield PipelineSchedule.INTERLEAVED, vp
 
 
-def slow_shardings(dp: int, tp: int, cp: int, num_expert_ranks: int) -> Iterator[tuple[int, int]]:
+def slow_shardings(dp: int, tp: int, cp: int, num_expert_ranks: int, *, slots: int) -> Iterator[tuple[int, int]]:
     yield 0, dp * cp
-    for zero, replicas in product((1, 2, 3), range(1, dp + 1)):
-        shard = replicas * cp
-        is_whole = shard == dp * cp
-        if dp % replicas == 0 and shard > 1 and (is_whole or shard * tp % num_expert_ranks == 0):
-            yield zero, shard
+    last = 0
+    for shard in (cp * replicas for replicas in range(1, dp + 1) if dp % replicas == 0):
+        fills_node = shard * tp >= slots and (not last or shard >= 4 * last)
+        if shard == 1 or not (fills_node or shard == dp * cp):
+            continue
+        last = shard
+        if shard == dp * cp or shard * tp % num_expert_ranks == 0:
+            yield from ((zero, shard) for zero in (1, 2, 3))
 
 
 def slowly_read_rules(world: int, *, slots: int, sequence: int, batch: int) -> Iterator[ParallelLayout]:
@@ -81,7 +84,7 @@ def slowly_read_rules(world: int, *, slots: int, sequence: int, batch: int) -> I
     for dp, tp, pp, cp, ep, etp in slow_degrees(world, slots=slots, sequence=sequence):
         for micro in (each for each in range(1, batch + 1) if batch % (dp * each) == 0):
             num_micro_batches = batch // dp // micro
-            pairs = product(slow_schedules(pp, num_micro_batches), slow_shardings(dp, tp, cp, ep * etp))
+            pairs = product(slow_schedules(pp, num_micro_batches), slow_shardings(dp, tp, cp, ep * etp, slots=slots))
             for (schedule, vp), (zero, shard) in pairs:
                 yield ParallelLayout(
                     dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=None if etp == tp else etp, zero_stage=zero,
@@ -111,15 +114,34 @@ def test_world_sizes_are_looked_at_together_as_they_are_one_by_one() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_any_rows_can_be_written_out_with_any_policies(data: st.DataObject) -> None:
+def test_any_rows_can_be_written_out_each_with_a_policy(data: st.DataObject) -> None:
     run = workload(MIXTRAL_8X7B, num_sequences=24)
     space = legal_layouts(run, world_sizes=[8], slots_per_node=8)
-    rows = np.array(data.draw(st.lists(st.integers(0, space.num_rows - 1), max_size=9)), dtype=np.int64)
-    some = space.expand(rows, space.policies[3:5])
-    everything = space.table
-    chosen = rows[:, None] * len(space.policies) + np.array([3, 4])
-    assert [some.at(index) for index in range(len(some))] == [everything.at(index) for index in chosen.ravel().tolist()]
-    assert (space.stems.dp_C[space.stem_of(rows)] == some.dp_C[::2]).all()
+    num_policies = len(space.policies)
+    drawn = data.draw(
+        st.lists(st.tuples(st.integers(0, space.num_rows - 1), st.integers(0, num_policies - 1)), max_size=9)
+    )
+    row_C, policy_C = np.array(drawn, dtype=np.int64).reshape(-1, 2).T
+    some, everything = space.expand(row_C, policy_C), space.table
+    chosen = (row_C * num_policies + policy_C).tolist()
+    assert [some.at(index) for index in range(len(some))] == [everything.at(index) for index in chosen]
+    assert (space.stems.dp_C[space.stem_of(row_C)] == some.dp_C).all()
+
+
+def test_the_rows_of_stems_are_theirs_and_none_is_left_out() -> None:
+    space = legal_layouts(workload(MIXTRAL_8X7B, num_sequences=24), world_sizes=[8], slots_per_node=8)
+    stems = np.arange(len(space.stems))
+    assert space.rows_of(stems).tolist() == list(range(space.num_rows))
+    assert (space.stem_of(space.rows_of(stems[::-3])) == np.repeat(stems[::-3], space.num_S[::-3])).all()
+
+
+def test_the_leanest_sharding_is_over_all_replicas() -> None:
+    space = legal_layouts(workload(MIXTRAL_8X7B, num_sequences=24), world_sizes=[8], slots_per_node=8)
+    stems = np.arange(len(space.stems))
+    table = space.most_sharded(stems, np.full(len(stems), 2))
+    assert (table.shard_C == table.dp_C * table.cp_C).all()
+    assert set(table.zero_C.tolist()) == {3}
+    assert table.at(7).recompute is Recompute.FULL
 
 
 def test_pinned_degrees_are_the_only_ones_tried() -> None:

@@ -31,7 +31,7 @@ def sifted(run: WorkloadSpec, space: LayoutSpace, shape: NodeShape, *, num_group
         workload=run, shape=shape, space=space, ranks_per_node_S=np.full(num_stems, 8),
         group_S=np.arange(num_stems) % num_groups,
     )  # fmt: skip
-    found = sift.run(space.rows)
+    found = sift.run(np.arange(len(space.stems)))
     assert found is not None
     return sift, found
 
@@ -104,7 +104,7 @@ def test_what_is_too_large_is_counted_and_the_least_of_it_is_told() -> None:
         workload=run, shape=with_memory(16), space=space, ranks_per_node_S=np.full(len(space.stems), 1),
         group_S=np.zeros(len(space.stems), dtype=np.int64),
     )  # fmt: skip
-    assert sift.run(space.rows) is None
+    assert sift.run(np.arange(len(space.stems))) is None
     assert sift.num_too_large == len(space)
     assert sift.leanest_bytes is not None
     assert sift.leanest_bytes > usable_bytes(with_memory(16).accelerator)
