@@ -206,16 +206,18 @@ def embedding_mask_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
 def loss_bytes(job: TransformerJob, table: LayoutTable) -> FloatArray:
     """Return what the last norm, the output head and the loss hold at once.
 
-    The head's input is gathered where the sequence is split. Copies of the logits per kernel: FUSED, the logits and
-    their gradient; VOCAB_PARALLEL, the logits and one FP32 tensor; EAGER, the logits (whose block is too small for what
-    follows) and in FP32 the logarithms of the softmax, the loss's gradient and the logits', with one more where the
-    vocabulary is split, whose backward pass in PyTorch holds the exponentials besides. Each further token that is
-    predicted has logits of its own.
+    The head's input is gathered where the sequence is split; DTensor has it twice, as it arrives (rank by rank) and in
+    order (along the sequence), and the first block is too small for the logits. Copies of those per kernel: FUSED, the
+    logits and their gradient; VOCAB_PARALLEL, the logits and one FP32 tensor; EAGER, the logits (whose block is too
+    small for what follows) and in FP32 the logarithms of the softmax, the loss's gradient and the logits', with one
+    more where the vocabulary is split, whose backward pass in PyTorch holds the exponentials besides. Each further
+    token that is predicted has logits of its own.
     """
     widths, e = _Widths(job=job, table=table), job.compute_bytes
     is_split_C = (table.tp_C > 1) & (table.sequence_parallel_C > 0)
+    num_gathered = 1 if job.software.regathers_inputs else 2
     inputs_C = 2 * widths.whole(job.model.hidden_size) + np.where(
-        is_split_C, e * job.model.hidden_size * widths.tokens_C, 0
+        is_split_C, num_gathered * e * job.model.hidden_size * widths.tokens_C, 0
     )
     fp32 = FORMAT_BYTES[NumberFormat.FP32]
     per_logit_C = {

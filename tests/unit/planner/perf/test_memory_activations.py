@@ -285,6 +285,15 @@ def test_loss_holds_so_many_bytes_a_logit(loss: LossKernel, tp: int, bytes_per_l
     assert loss_bytes(one, table_of(Recompute.NONE, tp=tp))[0] == inputs + bytes_per_logit * 4096 * 128256 // tp
 
 
+def test_an_input_that_stays_gathered_is_there_as_it_came_and_in_order() -> None:
+    again, stays = (
+        float(loss_bytes(job(LLAMA31_8B, sequence_length_tokens=4096, software=Software(regathers_inputs=each)),
+                         table_of(Recompute.NONE, tp=8))[0])
+        for each in (True, False)
+    )  # fmt: skip
+    assert stays - again == HIDDEN
+
+
 def test_gradients_of_unfused_attention_are_those_of_its_scores() -> None:
     one = job(GPT2, sequence_length_tokens=1024, software=OF_2022)
     inside = max(2 * 2 * 12 * 1024 * 1024, 2 * 8 * 768 * 1024)
