@@ -46,6 +46,7 @@ FEWER_RANKS = "fewer ranks than a job without a model can have: nothing says wha
 NO_FORMAT = "the accelerator has no such number format"
 NOT_PLACED = "the gang does not fit under the placement rules"
 NO_MEMORY = "needs more memory than the accelerator has"
+NO_ROOM_OUTSIDE = "offloads more than the node's host memory or disks hold"
 INEXPRESSIBLE = "fits, but the trainer cannot express it"
 WISH_BROKEN = "a required placement wish of a group is broken"
 DOMINATED = "another plan is at least as fast, as lean, as cheap and as compact"
@@ -234,6 +235,7 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
     )
     contenders = sift.run(np.flatnonzero(is_kept_S))
     obstacles.turn_down(NO_MEMORY, sift.num_too_large)
+    obstacles.turn_down(NO_ROOM_OUTSIDE, sift.num_without_room)
     obstacles.turn_down(INEXPRESSIBLE, sift.num_inexpressible)
     obstacles.num_inexpressible += sift.num_inexpressible
     obstacles.turn_down(DOMINATED, sift.num_beaten)

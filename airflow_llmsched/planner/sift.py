@@ -108,7 +108,8 @@ class Sift:
     ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Layouts whose stems have the same
     ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. ``rates`` are
     those of ``Machine``. What is not on a front in the end is counted: it was too large, not to be expressed by the
-    trainer (``expresses``), or beaten. ``leanest_bytes`` is the least that one was found to need.
+    trainer (``expresses``), without room for what it offloads, or beaten. ``leanest_bytes`` is the least that one was
+    found to need.
     """
 
     workload: WorkloadSpec
@@ -121,6 +122,7 @@ class Sift:
     num_too_large: int = 0
     num_inexpressible: int = 0
     num_beaten: int = 0
+    num_without_room: int = 0
     leanest_bytes: int | None = None
     _fronts: dict[int, Contenders] = field(default_factory=dict)
 
@@ -211,8 +213,10 @@ class Sift:
         """Time candidates that fit, and let them compete with the fronts so far."""
         stem_C = self.space.stem_of(row_C)
         step_s_C = total_s(self._step_seconds(table, stem_C), table)
-        is_open_C = ~self._is_beaten(stem_C, step_s_C, memory_C, or_on=False)
-        self.num_beaten += int(np.count_nonzero(~is_open_C))
+        has_room_C = np.isfinite(step_s_C)  # a step never ends where the node has no room for what it offloads
+        is_open_C = has_room_C & ~self._is_beaten(stem_C, step_s_C, memory_C, or_on=False)
+        self.num_without_room += int(np.count_nonzero(~has_room_C))
+        self.num_beaten += int(np.count_nonzero(has_room_C & ~is_open_C))
         new = Contenders(
             table=table.take(is_open_C), row_C=row_C[is_open_C], step_s_C=step_s_C[is_open_C],
             memory_bytes_C=memory_C[is_open_C],

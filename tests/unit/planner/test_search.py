@@ -30,6 +30,7 @@ from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
 from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import MAX_PLANS, search
+from airflow_llmsched.units import GIB
 from tests.support.fleets import fleet, local_workload, node, tree_of, workload
 from tests.support.models import LLAMA2_7B, LLAMA2_70B, LLAMA31_8B
 
@@ -265,6 +266,18 @@ def test_nothing_is_offloaded_unless_it_may_be_and_nothing_fits_otherwise() -> N
     assert find(roomy, fleet(1), may_offload=True) == find(roomy, fleet(1))
     never = replace(tight, parallelism=ParallelismWish(offload=Offload.NONE))
     assert not find(never, fleet(1), may_offload=True).plans
+
+
+def test_what_does_not_fit_beside_the_accelerators_either_is_counted_by_that_reason() -> None:
+    tight = workload(LLAMA2_70B, capacity=CapacityWish(max_ranks=4))
+    poor = node_shape("p5.48xlarge")
+    poor = replace(poor, host=replace(poor.host, memory_bytes=8 * GIB, disk_bytes=0))
+    found = search(
+        tight, fleet(1), node_shapes() | {"p5.48xlarge": poor}, solver=BestFitSolver(), may_offload=True
+    )  # fmt: skip
+    assert not found.plans
+    assert found.rejections[search_module.NO_ROOM_OUTSIDE] > 0
+    assert is_accounted_for(found)
 
 
 def test_a_pinned_offload_is_the_only_one() -> None:
