@@ -159,8 +159,7 @@ def search(
         for name in names
         if name in shapes
     ]
-    shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
-    plans = _choose(workload, shortlists, obstacles)
+    plans = _choose(workload, _shortlists(asks, obstacles, may_offload=may_offload), obstacles)
     return PlanSearch(
         plans=tuple(plans),
         rejections=obstacles.rejections(),
