@@ -132,8 +132,7 @@ def search(
         excluded: Nodes that must not be used.
         seed: Passed to the solver.
         time_limit_s: Passed to the solver, for each placement.
-        may_offload: Where nothing fits otherwise, and the wish for parallelism says nothing of it, every kind of
-            offload is tried too. Not every trainer can, so it takes asking for.
+        may_offload: Try offload, too, where nothing fits otherwise and the wish is silent on it. Not all trainers can.
         expresses: Says which layouts the trainer can express (``planner.export.filter``); without it, all.
         calibration: What machines reach, by one's own measurements; None: what comes with the package.
 
