@@ -98,6 +98,7 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
 
     With ``begin``, a fit to more steps, the result is the same but for rounding, and found much sooner.
     """
+    steps = _possible(steps, prior)
     rows = MeasuredSteps(steps)
     sources = [step.source for step in steps]
     weight_M = independent_weights(sources, [step.setup for step in steps])
@@ -123,6 +124,12 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
         begin=Start(value_P=found.value_P, slope_MP=found.slope_MP),
         number_of={(step.source, step.row): number for number, step in enumerate(steps)},
     )
+
+
+def _possible(steps: Sequence[MeasuredStep], prior: Rates) -> Sequence[MeasuredStep]:
+    """Leave out what the model holds impossible, and so gives no time: no rates can change that."""
+    is_possible_M = np.isfinite(MeasuredSteps(steps).predicted_s_M(lambda _: prior))
+    return [step for step, is_possible in zip(steps, is_possible_M, strict=True) if is_possible]
 
 
 def _best_start(problem: Problem) -> Start:

@@ -9,7 +9,7 @@ for tensor and sequence parallelism, and Megatron-Core for experts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,11 @@ BIAS = Passes(forward=2, backward=1, plain_forward=2, plain_backward=1, plain_ke
 PERMUTE = Passes(forward=6, backward=6, plain_forward=10, plain_backward=10, plain_kernels=8)
 ROUTING = Passes(forward=8, backward=8, plain_forward=16, plain_backward=16, plain_kernels=10)
 """Softmax, the largest k and the auxiliary loss, in FP32."""
+
+
+KERNELS_PER_NARROW_EXPERT = 3
+"""Launches of one expert's product in a narrow format: its operands are scaled along rows and along columns, each by
+itself, before it (Transformer Engine's GroupedLinear, 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,14 +202,18 @@ class LayerWork:
     ) -> Operation:  # fmt: skip
         """A product with weights of (k, n) and its two gradients.
 
-        Gradients to weights are added up over micro-batches, and operands of narrow formats converted first.
+        Gradients to weights are added up over micro-batches, and operands of narrow formats converted first. A grouped
+        product is one on the device, but the host launches it expert by expert, conversions included.
         """
         rows = self.tokens_C if m is None else m
         groups = 1 if num_groups is None else num_groups
         ragged = num_groups is not None
 
         def once(m: Number, n: Number, k: Number, *, ragged: bool = False) -> Pass:
-            return self.device.product(m, n, k, num_groups=groups, ragged=ragged, wide=wide)
+            found = self.device.product(m, n, k, num_groups=groups, ragged=ragged, wide=wide)
+            if num_groups is None:
+                return found
+            return replace(found, num_kernels=groups * (KERNELS_PER_NARROW_EXPERT if self.device.is_narrow else 1))
 
         to_weight = once(k, n, rows) + self.accumulation(groups * n * k)
         return Operation(

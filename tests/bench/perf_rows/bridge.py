@@ -5,9 +5,10 @@ layers are mostly state-space layers and not Transformer ones. Fine-tuning rows 
 sequences, as in pre-training.
 
 What the tables do not say is in the recipes (github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs,
-read 2026-11-30): which modules DeepSeek-V3 and GPT-OSS compute again and where FSDP keeps activations on the host. An
-FSDP column of 8 or more is Megatron-FSDP over that many replicas; ``w/ MTP`` and DeepSeek-V3's name alone mean one
-multi-token-prediction layer more.
+read 2026-11-30): which modules GPT-OSS computes again. FSDP on GB200 and GB300 keeps the activations of a part of the
+layers on the host, over the chips' own link; that is read as if they stayed. An FSDP column of 8 or more is
+Megatron-FSDP over that many replicas; ``w/ MTP`` and DeepSeek-V3's name alone mean one multi-token-prediction layer
+more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_llmsched.domain.layout import Offload, RecomputeModule
+from airflow_llmsched.domain.layout import RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape
 from tests.bench.perf_rows.formats import number_format
 from tests.bench.perf_rows.megatron import TUNED, Degrees, setup, step_s_of
@@ -45,8 +46,6 @@ _RECOMPUTED = {
     ("gpt-oss-120b", "DGX-GB200"): (RecomputeModule.NORMS, RecomputeModule.MLP_ACTIVATION),
     ("gpt-oss-120b", "DGX-B200"): (RecomputeModule.NORMS, RecomputeModule.MLP_ACTIVATION),
 }
-_OFFLOADED_BY_FSDP = {"DGX-GB200", "DGX-GB300"}
-"""The 70 B recipes on these set cpu_offloading_num_layers; those on H100 and B200 do not, or for a few layers."""
 
 
 def read(folder: Path = STEP_TIMES) -> Reading:
@@ -64,7 +63,6 @@ def _setup(row: Row) -> Setup:
         micro_batch_size=int(row["mbs"]), tp=int(row["tp"]), pp=int(row["pp"]), cp=int(row["cp"]),
         vp=whole(row["vp"]), ep=whole(row["ep"]), fsdp=fsdp,
         recompute_modules=_RECOMPUTED.get((name, row["system"]), ()),
-        offload=Offload.ACTIVATIONS_HOST if fsdp > 1 and row["system"] in _OFFLOADED_BY_FSDP else Offload.NONE,
     )  # fmt: skip
     tokens_per_s = float(row["tokens_per_s_per_gpu"].split(" ", maxsplit=1)[0])
     return setup(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
@@ -64,7 +64,6 @@ def _setup(row: Row) -> Setup:
     layout = ParallelLayout(
         dp=dp, tp=tp, zero_stage=3, micro_batch_size=batch // dp, num_micro_batches=1,
         recompute=_RECOMPUTE[row["remat_policy"]],
-        offload=Offload.ACTIVATIONS_HOST if "offloaded" in row["remat_policy"] else Offload.NONE,
     )  # fmt: skip
     per_token = flops_per_token(model, sequence_length_tokens=sequence).training_flop
     step_s = batch * sequence * per_token / (float(row["tflops_per_chip"]) * 1e12 * chips)

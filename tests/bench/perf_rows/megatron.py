@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
-from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.software import LossKernel, Software
@@ -41,7 +41,6 @@ class Degrees:
     ep: int = 1
     fsdp: int = 0
     recompute_modules: tuple[RecomputeModule, ...] = ()
-    offload: Offload = Offload.NONE
 
 
 def setup(
@@ -61,7 +60,6 @@ def setup(
         schedule=PipelineSchedule.INTERLEAVED if degrees.vp > 1 else PipelineSchedule.ONE_F_ONE_B,
         recompute=Recompute.MODULES if degrees.recompute_modules else Recompute.NONE,
         recompute_modules=degrees.recompute_modules,
-        offload=degrees.offload,
     )  # fmt: skip
     job = TransformerJob(
         model=model, optimizer=ADAM, precision=replace(MEGATRON_BF16, compute=compute),
