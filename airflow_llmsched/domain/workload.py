@@ -216,6 +216,33 @@ class PrecisionSpec:
     gradients: NumberFormat = NumberFormat.FP32
 
 
+class CompressionKind(StrEnum):
+    """How gradients are made smaller before replicas exchange them."""
+
+    TOP_K = "top_k"
+    """Only the largest values are sent, the rest is added up for later: deep gradient compression (Lin et al. 2018)."""
+    POWER_SGD = "power_sgd"
+    """Each matrix as a product of two thin ones (Vogels et al. 2019)."""
+    EIGHT_BIT = "8bit"
+    """Values of 8 bits with a scale (PyTorch's quantization hook)."""
+    ONE_BIT = "1bit"
+    """Signs of the momentum with a scale, once its variance is frozen: 1-bit Adam (Tang et al. 2021)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientCompression:
+    """Lossy compression of what replicas exchange: asked for by the user, never chosen by the planner.
+
+    ``kept_ratio`` is the share of values that ``TOP_K`` sends, ``rank`` the width of ``POWER_SGD``'s thin matrices.
+    The first ``num_exact_steps`` steps are exchanged whole.
+    """
+
+    kind: CompressionKind
+    kept_ratio: float = 0.001
+    rank: int = 4
+    num_exact_steps: int = 1000
+
+
 class DatasetKind(StrEnum):
     """Where the training text comes from."""
 
@@ -451,6 +478,7 @@ class WorkloadSpec:
     lora_rank: int | None = None
     lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
     freezes_encoder: bool = False
+    compression: GradientCompression | None = None
     seed: int = 0
 
     @property

@@ -12,6 +12,7 @@ from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner import compressed
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.units import DAY_S, GIB, HOUR_S, KWH_J, MINUTE_S
 
@@ -30,6 +31,7 @@ STEP_TERMS = {
     "optimizer": "the optimizer",
     "offload_traffic": "moving gradients, weights and activations to the host and back",
     "offload_update": "the optimizer on the host",
+    "compression": "compressing gradients",
     "stragglers": "waiting for the slowest rank",
 }
 """What a term of the step breakdown is, for readers."""
@@ -64,6 +66,8 @@ _TELLING_RATIO = 0.1
 def explain_plan(workload: WorkloadSpec, search: PlanSearch, shapes: Mapping[str, NodeShape]) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
+    What compressing gradients would save, or risks, is said last.
+
     Args:
         workload: what was planned.
         search: what was found and turned down.
@@ -72,7 +76,9 @@ def explain_plan(workload: WorkloadSpec, search: PlanSearch, shapes: Mapping[str
     if not search.plans:
         return explain(search)
     best = search.plans[0]
-    return explain(search, neighbours(workload, best, shapes[best.node_shape]))
+    shape = shapes[best.node_shape]
+    parts = (explain(search, neighbours(workload, best, shape)), compressed.words(workload, best, shape))
+    return "\n\n".join(filter(None, parts))
 
 
 def explain(search: PlanSearch, around: Sequence[Neighbour] = ()) -> str:

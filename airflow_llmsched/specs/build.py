@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BatchPhase,
@@ -10,6 +12,7 @@ from airflow_llmsched.domain.workload import (
     CheckpointSpec,
     DatasetSpec,
     EvaluationSpec,
+    GradientCompression,
     LauncherSpec,
     MemoryDemand,
     ModelShape,
@@ -42,7 +45,7 @@ def build(spec: schema.SpecModel, *, shape: ModelShape | None, phases: tuple[Bat
         optimizer=OptimizerSpec(**spec.optimizer.model_dump()),
         precision=PrecisionSpec(**spec.precision.model_dump()),
         objective=ObjectiveWeights(**spec.objective.model_dump()),
-        parallelism=ParallelismWish(**spec.parallelism.model_dump()),
+        parallelism=_parallelism(spec),
         placement=_placement(spec.placement),
         roles=tuple(_role(role) for role in spec.roles),
         capacity=_capacity(spec.capacity),
@@ -58,8 +61,21 @@ def build(spec: schema.SpecModel, *, shape: ModelShape | None, phases: tuple[Bat
         memory=_memory(spec.memory) if spec.memory else (),
         lora_rank=spec.lora.rank if spec.lora else None,
         lora_targets=tuple(spec.lora.targets) if spec.lora else ALL_LINEAR,
+        compression=_compression(spec.compression) if spec.compression else None,
         freezes_encoder=spec.model.freeze_encoder if spec.model else False,
         seed=spec.seed,
+    )
+
+
+def _parallelism(spec: schema.SpecModel) -> ParallelismWish:
+    """Return the pins. What is compressed is a whole gradient on each rank, so that ZeRO shards nothing."""
+    wish = ParallelismWish(**spec.parallelism.model_dump())
+    return replace(wish, zero_stage=0) if spec.compression else wish
+
+
+def _compression(block: schema.CompressionBlock) -> GradientCompression:
+    return GradientCompression(
+        kind=block.kind, kept_ratio=block.kept, rank=block.rank, num_exact_steps=block.exact_steps
     )
 
 

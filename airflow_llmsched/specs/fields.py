@@ -14,6 +14,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import (
     CapacityType,
+    CompressionKind,
     DatasetKind,
     LoraTarget,
     OptimizerKind,
@@ -206,6 +207,7 @@ LoraTargetName = Annotated[LoraTarget, _choose(LoraTarget), _words(LoraTarget)]
 PositionsName = Annotated[Positions, _choose(Positions), _words(Positions)]
 RecomputeName = Annotated[Recompute, _choose(Recompute), _words(Recompute)]
 ScheduleName = Annotated[PipelineSchedule, _choose(PipelineSchedule), _words(PipelineSchedule)]
+CompressionName = Annotated[CompressionKind, _choose(CompressionKind), _words(CompressionKind)]
 OffloadName = Annotated[Offload, _choose(Offload), _words(Offload)]
 RoleName = Annotated[RoleKind, _choose(RoleKind), _words(RoleKind)]
 Market = Annotated[CapacityType, _choose(CapacityType), _words(CapacityType)]

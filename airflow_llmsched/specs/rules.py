@@ -11,9 +11,11 @@ from airflow_llmsched.domain.layout import Offload, PipelineSchedule
 from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
+    CompressionKind,
     DatasetKind,
     LoraTarget,
     ModelShape,
+    OptimizerKind,
     Positions,
     RoleKind,
     TrainingStage,
@@ -82,6 +84,21 @@ def _lora(sound: Sound) -> Iterator[Problem]:
         yield from _lora_targets(spec.lora.targets, sound.shape)
     if spec.model is not None and spec.model.freeze_encoder and sound.shape is not None and sound.shape.encoder is None:
         yield Problem(path=("model", "freeze_encoder"), value=True, hint="needs a model with an encoder of images")
+
+
+def _compression(sound: Sound) -> Iterator[Problem]:
+    spec = sound.spec
+    if spec.compression is None:
+        return
+    if spec.parallelism.zero_stage:
+        hint = "must be 0 with compression, which needs whole gradients on each rank; or leave compression out"
+        yield Problem(path=("parallelism", "zero_stage"), value=spec.parallelism.zero_stage, hint=hint)
+    if spec.compression.kind is CompressionKind.ONE_BIT and spec.optimizer.kind is not OptimizerKind.ADAMW:
+        hint = f"compresses the momentum of Adam, and the optimizer is {spec.optimizer.kind.value}"
+        yield Problem(path=("compression", "kind"), value=spec.compression.kind.value, hint=hint)
+    if spec.model is None:
+        hint = "needs a model: a job that states its own traffic states it as it is sent"
+        yield Problem(path=("compression",), hint=hint)
 
 
 def _lora_targets(targets: list[LoraTarget], shape: ModelShape) -> Iterator[Problem]:
@@ -358,6 +375,7 @@ Rule = Callable[[Sound], Iterable[Problem]]
 RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"model", "communication", "memory", "launcher"}), _job_is_stated),
     (frozenset({"stage", "lora", "model"}), _lora),
+    (frozenset({"compression", "parallelism", "optimizer", "model"}), _compression),
     (frozenset({"stage", "checkpoint"}), _first_weights),
     (frozenset({"data"}), _data),
     (frozenset({"budget"}), _budget),

@@ -13,9 +13,11 @@ from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     CapacityWish,
     CheckpointSpec,
+    CompressionKind,
     DatasetKind,
     DatasetSpec,
     EvaluationSpec,
+    GradientCompression,
     LauncherSpec,
     OptimizerSpec,
     Positions,
@@ -27,6 +29,7 @@ from airflow_llmsched.domain.workload import (
 )
 from airflow_llmsched.specs import fields as f
 
+_COMPRESSION = GradientCompression(kind=CompressionKind.POWER_SGD)
 _DATA = DatasetSpec(kind=DatasetKind.PYTHON_STDLIB)
 _OPTIMIZER = OptimizerSpec()
 _PRECISION = PrecisionSpec()
@@ -406,6 +409,20 @@ def _preset(word: str) -> dict[str, Any]:
     return {"preset": word}
 
 
+class CompressionBlock(Block):
+    """Lossy compression of the gradients that replicas exchange. Pins ``parallelism.zero_stage`` to 0.
+
+    It may cost accuracy: `llmsched plan` says what of each kind is known, and prices it.
+    """
+
+    kind: f.CompressionName = Field(description="How gradients are compressed.")
+    kept: f.Ratio = Field(_COMPRESSION.kept_ratio, description="Share of the values that top_k sends.")
+    rank: f.Count = Field(_COMPRESSION.rank, description="Rank of power_sgd's matrices.")
+    exact_steps: f.CountOrZero = Field(
+        _COMPRESSION.num_exact_steps, description="Steps at the start that are exchanged whole."
+    )
+
+
 class SpecModel(Block):
     """A workload: one training run, in the terms of the trade."""
 
@@ -418,6 +435,7 @@ class SpecModel(Block):
     lora: LoraBlock | None = Field(None, description="Low-rank adaptation.")
     optimizer: OptimizerBlock = Field(OptimizerBlock(), description="Optimizer.")
     precision: PrecisionBlock = Field(PrecisionBlock(), description="Formats of operands, parameters and gradients.")
+    compression: CompressionBlock | None = Field(None, description="Lossy compression of gradients. Default: none.")
     data: DataBlock = Field(description="Training data.")
     batch: BatchBlock = Field(description="Sequence length and global batch.")
     budget: BudgetBlock = Field(description="When to stop.")

@@ -9,10 +9,12 @@ from typing import Any
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
-from airflow_llmsched.planner.export.gaps import Gap, above_one, one_of
+from airflow_llmsched.domain.workload import CompressionKind
+from airflow_llmsched.planner.export.gaps import Gap, above_one, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import comments, yaml_text
 from airflow_llmsched.planner.export.torchrun import UNEVEN_NODES
+from airflow_llmsched.planner.perf.compression import pytorch_settings
 
 MIXED_PRECISION = {
     NumberFormat.FP32: "no",
@@ -56,6 +58,8 @@ def notes(run: PlannedRun) -> tuple[str, ...]:
     ]
     if len(run.ranks_on_nodes) > 1:
         found.append("On each node set machine_rank, and main_process_ip and main_process_port to those of the first.")
+    if run.workload.compression is not None and (line := pytorch_settings(run.workload.compression)) is not None:
+        found.append(f"In code, after prepare(): {line}")
     if layout.tp > 1:
         found.append("How layers are split over tp, and whether norms are too, is the model's own plan (tp_plan).")
     if run.workload.precision.compute in {NumberFormat.BF16, NumberFormat.FP16, NumberFormat.FP8} and layout.zero_stage:
@@ -103,6 +107,11 @@ def torn_shards(run: PlannedRun) -> object | None:
 
 
 GAPS = (
+    Gap(
+        path="compression",
+        why="PyTorch has hooks for PowerSGD and 8 bits",
+        used=compresses_unlike(CompressionKind.POWER_SGD, CompressionKind.EIGHT_BIT),
+    ),
     UNEVEN_NODES,
     Gap(path="layout.pp", why="Accelerate trains without pipeline stages", used=above_one("pp")),
     Gap(path="layout.ep", why="Accelerate has no expert parallelism", used=above_one("ep")),

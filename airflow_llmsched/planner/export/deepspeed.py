@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
-from airflow_llmsched.domain.workload import OptimizerKind
-from airflow_llmsched.planner.export.gaps import Gap, above_one, one_of
+from airflow_llmsched.domain.workload import CompressionKind, OptimizerKind
+from airflow_llmsched.planner.export.gaps import Gap, above_one, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import json_text
 
@@ -72,8 +72,10 @@ def notes(run: PlannedRun) -> tuple[str, ...]:
 
 
 def _optimizer(run: PlannedRun) -> dict[str, Any]:
-    optimizer = run.workload.optimizer
+    optimizer, compression = run.workload.optimizer, run.workload.compression
     name, parameters = _OPTIMIZERS[optimizer.kind]
+    if compression is not None:
+        name, parameters = "OneBitAdam", {"freeze_step": compression.num_exact_steps, "comm_backend_name": "nccl"}
     rate = {} if optimizer.learning_rate is None else {"lr": optimizer.learning_rate}
     return {"type": name, "params": {**rate, **parameters}}
 
@@ -142,6 +144,7 @@ def _offload_unsharded(run: PlannedRun) -> object | None:
 
 
 GAPS = (
+    Gap(path="compression", why="DeepSpeed compresses as 1-bit Adam", used=compresses_unlike(CompressionKind.ONE_BIT)),
     Gap(path="layout.pp", why="DeepSpeed's stages are built in code (PipelineModule)", used=above_one("pp")),
     Gap(path="layout.cp", why="DeepSpeed has no context parallelism (Ulysses splits heads)", used=above_one("cp")),
     Gap(path="layout.expert_tp", why="DeepSpeed does not split an expert yet", used=_expert_tp),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from airflow_llmsched.domain.workload import CompressionKind
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.export.planned import PlannedRun
 
@@ -37,6 +38,16 @@ def one_of(*unusable: object, value: Callable[[PlannedRun], object]) -> Callable
     def used(run: PlannedRun) -> object | None:
         found = value(run)
         return found if found in unusable else None
+
+    return used
+
+
+def compresses_unlike(*able: CompressionKind) -> Callable[[PlannedRun], object | None]:
+    """Return a gap's ``used`` for a tool that compresses gradients in these ways, or in none."""
+
+    def used(run: PlannedRun) -> object | None:
+        asked = run.workload.compression
+        return None if asked is None or asked.kind in able else asked.kind.value
 
     return used
 

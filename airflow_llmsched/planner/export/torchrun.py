@@ -8,6 +8,7 @@ from __future__ import annotations
 from airflow_llmsched.planner.export.gaps import Gap
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import arguments_text
+from airflow_llmsched.planner.perf.compression import pytorch_settings
 
 
 def _uneven(run: PlannedRun) -> object | None:
@@ -29,6 +30,12 @@ def arguments(run: PlannedRun) -> tuple[str, ...]:
     )
 
 
+def _compression(run: PlannedRun) -> tuple[str, ...]:
+    compression = run.workload.compression
+    line = None if compression is None else pytorch_settings(compression)
+    return () if line is None else (f"Gradients are compressed by the script: {line}",)
+
+
 def render(run: PlannedRun) -> str:
     """Return the argument list as text."""
     return arguments_text(arguments(run))
@@ -40,5 +47,6 @@ def notes(run: PlannedRun) -> tuple[str, ...]:
         *common_notes(run),
         f"torchrun starts ranks and splits nothing: the script must lay them out as {run.layout.describe()}, with "
         "tensor parallelism fastest, then context, expert, data and pipeline parallelism.",
+        *_compression(run),
         "Add --rdzv-backend, --rdzv-endpoint and --rdzv-id, and the script.",
     )

@@ -8,6 +8,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BatchPhase,
+    GradientCompression,
     LoraTarget,
     ModelShape,
     OptimizerKind,
@@ -45,6 +46,7 @@ class TransformerJob:
     lora_rank: int | None = None
     lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
     freezes_encoder: bool = False
+    compression: GradientCompression | None = None
     software: Software = field(default_factory=Software)
 
     @property
@@ -86,6 +88,7 @@ def job_of(workload: WorkloadSpec, phase: BatchPhase | None = None) -> Transform
         lora_rank=(workload.lora_rank or 16) if workload.stage is TrainingStage.LORA else None,
         lora_targets=workload.lora_targets,
         freezes_encoder=workload.freezes_encoder,
+        compression=workload.compression,
     )
 
 

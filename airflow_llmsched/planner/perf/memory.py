@@ -30,7 +30,7 @@ FRAGMENTED_RATIO = 0.02
 FRAGMENTED_SEGMENTS_RATIO = 0.08
 """The same with segments of fixed size, where freed blocks often fit nothing (assumption; PyTorch's default)."""
 
-LASTING_TERMS = frozenset({"weights", "compute_copies", "optimizer"})
+LASTING_TERMS = frozenset({"weights", "compute_copies", "optimizer", "compression"})
 """Terms that are allocated once; the others come and go."""
 
 ALLOCATOR_VARIABLES = MappingProxyType({"nvidia": "PYTORCH_CUDA_ALLOC_CONF", "amd": "PYTORCH_HIP_ALLOC_CONF"})

@@ -15,6 +15,7 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.layout_table import OFFLOAD_ORDER, BoolArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.compression import kept_bytes
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, OPTIMIZER_STATES, TransformerJob
 from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.parameters import (
@@ -124,13 +125,16 @@ def state_terms(job: TransformerJob, table: LayoutTable, stage: StageLayers) -> 
     trained = trained_parameters(job, table, stage, parameters)
     local = sharded_state_bytes(job, table, parameters, trained)
     away = state_away(table)
-    return {
+    terms = {
         "weights": np.where(away["weights"], 0, local["weights"]),
         "compute_copies": np.where(table.zero_C < 3, _copies_C(job, parameters), 0),
         "gradients": np.where(away["gradients"], 0, local["gradients"]),
         "optimizer": np.where(away["optimizer"], 0, local["optimizer"]),
         "sharding_buffers": _buffers_C(job, table, parameters, trained),
     }
+    if job.compression is not None:
+        terms["compression"] = np.where(table.zero_C == 0, kept_bytes(job.compression, trained.total_C), 0)
+    return terms
 
 
 def sharded_state_bytes(

@@ -14,6 +14,7 @@ import numpy as np
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import Span, all_gather_s, all_reduce_s, reduce_scatter_s
+from airflow_llmsched.planner.perf.compression import METHODS, compress_s, exchange_s
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, OPTIMIZER_STATES, TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_states import rank_parameters
@@ -44,6 +45,7 @@ class Traffic:
     reduce_s_C: FloatArray
     gather_s_C: FloatArray
     once_s_C: FloatArray
+    compress_s_C: FloatArray
     units_C: FloatArray
 
 
@@ -80,13 +82,18 @@ def data_parallel_s(job: TransformerJob, table: LayoutTable, machine: Machine, m
     reduce_s = np.where(zero_C >= 2, times_C, 1) * traffic.reduce_s_C
     gather_s = np.select([zero_C == 3, zero_C >= 1], [times_C * traffic.gather_s_C, traffic.gather_s_C], 0.0)
     regather_s = np.where((zero_C == 3) & (times_C == m_C), m_C * traffic.gather_s_C, 0.0)
-    if not job.software.overlaps_data_parallel:
+    if not job.software.overlaps_data_parallel or _waits_for_all(job):
         return reduce_s + gather_s + regather_s + traffic.once_s_C
     backward_s = np.where(zero_C >= 2, m_C, 1) * micro_batch.backward_s_C
     forward_s = np.where(zero_C == 3, m_C, 1) * micro_batch.forward_s_C
     behind_s = exposed_s(reduce_s + regather_s + traffic.once_s_C, backward_s, machine, num_pieces=traffic.units_C)
     ahead_s = exposed_s(gather_s, forward_s, machine, num_pieces=traffic.units_C)
     return behind_s + ahead_s
+
+
+def compression_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> FloatArray:
+    """Return the seconds that compressing gradients takes, and restoring what others sent."""
+    return np.zeros(len(table)) if job.compression is None else _traffic(job, table, machine).compress_s_C
 
 
 def optimizer_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> FloatArray:
@@ -140,6 +147,7 @@ def _traffic(job: TransformerJob, table: LayoutTable, machine: Machine) -> Traff
         reduce_s_C=dense.reduce_s_C + experts.reduce_s_C,
         gather_s_C=dense.gather_s_C + experts.gather_s_C,
         once_s_C=dense.once_s_C + experts.once_s_C,
+        compress_s_C=dense.compress_s_C + experts.compress_s_C,
         units_C=np.maximum(dense.units_C, experts.units_C),
     )
     return _spread(both, found.spread)
@@ -165,12 +173,26 @@ def _group_traffic(
         _in_pieces(reduce_scatter_s, gradient_bytes, units_C, shards),
         _in_pieces(all_reduce_s, gradient_bytes, units_C, shards),
     )
+    packing_s = np.zeros_like(reduce_s)
+    if job.compression is not None:
+        is_unsharded_C = table.zero_C == 0
+        exchanged_s = exchange_s(
+            job.compression, trained_C, shards, hidden_size=job.model.hidden_size, split_C=table.tp_C
+        )
+        reduce_s = np.where(is_unsharded_C, exchanged_s, reduce_s)
+        packing_s = np.where(is_unsharded_C, compress_s(job.compression, trained_C, size_C, machine), 0.0)
     return Traffic(
         reduce_s_C=reduce_s,
+        compress_s_C=packing_s,
         gather_s_C=_in_pieces(all_gather_s, gathered_bytes, units_C, shards),
         once_s_C=_in_pieces(all_reduce_s, gradient_bytes / shard_C, units_C, copies),
         units_C=units_C,
     )
+
+
+def _waits_for_all(job: TransformerJob) -> bool:
+    """Whether compression needs the whole gradient before anything is sent."""
+    return job.compression is not None and not METHODS[job.compression.kind].is_hidden
 
 
 def _in_pieces(
@@ -188,5 +210,6 @@ def _spread(traffic: Traffic, spread: Callable[[FloatArray], FloatArray]) -> Tra
         reduce_s_C=spread(traffic.reduce_s_C),
         gather_s_C=spread(traffic.gather_s_C),
         once_s_C=spread(traffic.once_s_C),
+        compress_s_C=spread(traffic.compress_s_C),
         units_C=spread(traffic.units_C),
     )

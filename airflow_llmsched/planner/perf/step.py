@@ -20,7 +20,7 @@ from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
 from airflow_llmsched.planner.perf.memory_states import state_away
 from airflow_llmsched.planner.perf.micro_batch import exposed_s, slowest_micro_batch
 from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
-from airflow_llmsched.planner.perf.replicas import data_parallel_s, optimizer_s, tied_embedding_s
+from airflow_llmsched.planner.perf.replicas import compression_s, data_parallel_s, optimizer_s, tied_embedding_s
 from airflow_llmsched.planner.perf.stragglers import STRAGGLERS, straggler_s
 
 
@@ -42,6 +42,8 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
         "offload_traffic": exposed_s(moved_s["offload_traffic"], m_C * micro_batch.total_s_C, machine),
         "offload_update": moved_s["offload_update"],
     }
+    if job.compression is not None:
+        terms["compression"] = compression_s(job, table, machine)
     return terms | {STRAGGLERS: straggler_s(terms, table, machine)}
 
 

@@ -11,9 +11,11 @@ from airflow_llmsched.domain.workload import (
     CapacityType,
     CapacityWish,
     CheckpointSpec,
+    CompressionKind,
     DatasetKind,
     DatasetSpec,
     EvaluationSpec,
+    GradientCompression,
     LauncherSpec,
     LoraTarget,
     MemoryDemand,
@@ -146,6 +148,13 @@ def test_what_surrounds_the_training_reaches_the_workload_too() -> None:
         TrafficDemand(group="a", peer_group="b", group_size=2, collective="send", bytes_per_step=5 * 10**9),
     )
     assert spec.memory == (MemoryDemand(tier="nvme", bytes_per_rank=6 * 2**30),)
+
+
+def test_compression_reaches_the_workload_and_leaves_gradients_whole() -> None:
+    spec = load_small({"compression": {"kind": "top_k", "kept": "2%", "exact_steps": 5}})
+    assert spec.compression == GradientCompression(kind=CompressionKind.TOP_K, kept_ratio=0.02, num_exact_steps=5)
+    assert spec.parallelism == ParallelismWish(zero_stage=0)
+    assert load_small().compression is None
 
 
 def test_one_word_objective_and_steps_between_checkpoints() -> None:

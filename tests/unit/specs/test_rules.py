@@ -30,6 +30,8 @@ BROKEN: list[tuple[dict[str, Any], set[str]]] = [
     ({"stage": "sft"}, {"checkpoint.init_from"}),
     ({"checkpoint": BASE}, {"checkpoint.init_from"}),
     ({"lora": {"rank": 8}}, {"lora"}),
+    ({"compression": {"kind": "1bit"}, "parallelism": {"zero_stage": 2}}, {"parallelism.zero_stage"}),
+    ({"compression": {"kind": "1bit"}, "optimizer": {"kind": "sgd"}}, {"compression.kind"}),
     ({"stage": "lora", "lora": {"rank": 161}, "checkpoint": BASE}, {"lora.rank"}),
     ({"stage": "lora", "lora": {"rank": 8, "targets": ["query", "query"]}, "checkpoint": BASE}, {"lora.targets"}),
     ({"stage": "lora", "lora": {"rank": 8, "targets": ["experts"]}, "checkpoint": BASE}, {"lora.targets"}),

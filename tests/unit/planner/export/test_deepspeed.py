@@ -7,7 +7,13 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
-from airflow_llmsched.domain.workload import OptimizerKind, OptimizerSpec, PrecisionSpec
+from airflow_llmsched.domain.workload import (
+    CompressionKind,
+    GradientCompression,
+    OptimizerKind,
+    OptimizerSpec,
+    PrecisionSpec,
+)
 from airflow_llmsched.planner.export import deepspeed
 from airflow_llmsched.planner.export.gaps import found_gaps
 from airflow_llmsched.planner.export.planned import PlannedRun
@@ -33,6 +39,16 @@ RUNS = {
         optimizer=OptimizerSpec(kind=OptimizerKind.SGD_MOMENTUM, learning_rate=0.1),
     ),
 }  # fmt: skip
+
+
+def test_one_bit_adam_is_switched_on_and_other_compression_is_a_gap() -> None:
+    layout = ParallelLayout(dp=8)
+    runs = {kind: planned(layout, compression=GradientCompression(kind=kind)) for kind in CompressionKind}
+    assert config(runs[CompressionKind.ONE_BIT])["optimizer"] == {
+        "type": "OneBitAdam", "params": {"freeze_step": 1000, "comm_backend_name": "nccl"},
+    }  # fmt: skip
+    gaps = {kind: [gap.path for gap, _ in found_gaps(deepspeed.GAPS, run)] for kind, run in runs.items()}
+    assert gaps == {kind: [] if kind is CompressionKind.ONE_BIT else ["compression"] for kind in CompressionKind}
 
 
 def config(run: PlannedRun) -> dict[str, Any]:
