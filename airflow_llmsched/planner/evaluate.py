@@ -19,7 +19,13 @@ from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_st
 from airflow_llmsched.planner.perf.energy import step_energy_j
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.memory import allocator_settings, describe_rank, memory_peak, memory_terms
+from airflow_llmsched.planner.perf.memory import (
+    allocator_settings,
+    describe_rank,
+    memory_peak,
+    memory_terms,
+    memory_totals,
+)
 from airflow_llmsched.planner.perf.step import model_flop_per_step, peak_flop_per_s, step_terms
 from airflow_llmsched.planner.perf.stragglers import step_quantile_s
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
@@ -135,6 +141,14 @@ def memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -
 def total_s(seconds: Mapping[str, FloatArray], table: LayoutTable) -> FloatArray:
     """Add terms up; a job that states none takes no time that is known."""
     return np.sum(list(seconds.values()), axis=0) if seconds else np.zeros(len(table))
+
+
+def total_memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -> IntArray:
+    """Return the sum of :func:`memory_bytes`, in less time."""
+    job = job_of(workload)
+    if job is None:
+        return total_bytes(memory_bytes(workload, table, shape), table)
+    return memory_totals(job, table, reserved_bytes=shape.accelerator.reserved_bytes)
 
 
 def total_bytes(num_bytes: Mapping[str, IntArray], table: LayoutTable) -> IntArray:

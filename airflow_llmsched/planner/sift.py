@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.planner.evaluate import memory_bytes, step_seconds, total_bytes, total_s, usable_bytes
+from airflow_llmsched.planner.evaluate import (
+    memory_bytes,
+    step_seconds,
+    total_bytes,
+    total_memory_bytes,
+    total_s,
+    usable_bytes,
+)
 from airflow_llmsched.planner.factored import code
 from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace
@@ -195,7 +202,7 @@ class Sift:
         return self.space.rows_of(branches.stem_B), np.repeat(branches.policy_B, num_B)
 
     def _weigh(self, table: LayoutTable) -> IntArray:
-        memory_C = total_bytes(memory_bytes(self.workload, table, self.shape), table)
+        memory_C = total_memory_bytes(self.workload, table, self.shape)
         leanest_bytes = int(memory_C.min())
         self.leanest_bytes = leanest_bytes if self.leanest_bytes is None else min(self.leanest_bytes, leanest_bytes)
         return memory_C

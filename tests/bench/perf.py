@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow_llmsched.planner.perf.calibration import to_toml
-from tests.bench import perf_memory, perf_parameters, perf_steps
+from tests.bench import perf_memory, perf_parameters, perf_search, perf_steps
 from tests.bench.perf_rows.every import read_all, show
 from tests.bench.rows import RESULTS, conclude
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.rates is not None:
         arguments.rates.write_text(to_toml(scorer.calibration), encoding="utf-8")
     sources = [reading.file for reading in readings if reading.steps]
-    rows = [*perf_parameters.rows(), *perf_steps.rows(scorer, sources), *perf_memory.rows()]
+    rows = [*perf_parameters.rows(), *perf_steps.rows(scorer, sources), *perf_memory.rows(), *perf_search.rows()]
     about = {
         "read": {reading.file: {"steps": len(reading.steps), "left out": reading.left_out} for reading in readings},
         "fitted": {name: asdict(kind) for name, kind in scorer.calibration.kinds.items()},
