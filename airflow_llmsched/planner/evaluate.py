@@ -26,7 +26,12 @@ from airflow_llmsched.planner.perf.memory import (
     memory_terms,
     memory_totals,
 )
-from airflow_llmsched.planner.perf.step import model_flop_per_step, peak_flop_per_s, step_terms
+from airflow_llmsched.planner.perf.step import (
+    hardware_flop_per_step,
+    model_flop_per_step,
+    peak_flop_per_s,
+    step_terms,
+)
 from airflow_llmsched.planner.perf.stragglers import step_quantile_s
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.units import HOUR_S
@@ -44,7 +49,8 @@ class Evaluation:
 
     ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known. ``phases`` is empty where all
     of the run's ``num_steps`` are alike. ``fullest_stage_C`` is the pipeline stage whose ranks the memory is of; None
-    for a job that states its memory itself.
+    for a job that states its memory itself. ``hardware_flop_C`` has what is computed again, or is
+    None.
     """
 
     table: LayoutTable
@@ -63,6 +69,7 @@ class Evaluation:
     phases: tuple[PhaseCosts, ...] = ()
     fullest_stage_C: IntArray | None = None
     allocator_settings: str = ""
+    hardware_flop_C: FloatArray | None = None
 
     def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
         """Return what is predicted for one candidate, terms that are zero left out."""
@@ -71,7 +78,8 @@ class Evaluation:
         step_s = math.fsum(step_breakdown_s.values())
         phases = tuple(phase.prediction(index) for phase in self.phases)
         run_s = math.fsum(phase.num_steps * phase.step_s for phase in phases) if phases else self.num_steps * step_s
-        peak_flop = self.peak_flop_per_s * int(self.table.world_size_C[index]) * step_s
+        ranks = int(self.table.world_size_C[index])
+        peak_flop = self.peak_flop_per_s * ranks * step_s
         return Prediction(
             step_s=step_s,
             step_breakdown_s=step_breakdown_s,
@@ -90,6 +98,9 @@ class Evaluation:
             run_energy_j=float(self.energy_j_C[index]) * run_s / step_s if step_s else 0.0,
             fullest_rank=self._fullest_rank(index),
             allocator_settings=self.allocator_settings,
+            hfu_ratio=float(self.hardware_flop_C[index]) / peak_flop if self.hardware_flop_C is not None else 0.0,
+            binding_term=max(step_breakdown_s, key=step_breakdown_s.__getitem__, default=""),
+            tokens_per_s_per_rank=self.tokens_per_step / step_s / ranks if step_s else 0.0,
         )
 
     def _fullest_rank(self, index: int) -> str:
@@ -121,6 +132,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         phases=phase_costs(workload, table, machine) if job and len(workload.batch) > 1 else (),
         fullest_stage_C=peak.stage_C if peak else None,
         allocator_settings=allocator_settings(job, machine.shape.accelerator) if job else "",
+        hardware_flop_C=hardware_flop_per_step(job, table) if job else None,
     )
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
 from airflow_llmsched.planner.evaluate import Evaluation, evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
@@ -66,3 +67,13 @@ def test_a_job_that_states_nothing_of_its_time_has_none() -> None:
 
 def test_a_twentieth_of_the_memory_is_left_free() -> None:
     assert usable_bytes(H100.accelerator) == 0.95 * H100.accelerator.memory_bytes
+
+
+def test_the_longest_term_binds_and_what_is_computed_again_counts_for_hfu_only() -> None:
+    again = replace(ROWS[0], recompute=Recompute.FULL)
+    prediction = priced(workload(), [ROWS[0], again]).prediction(1, usd_per_hour=55.0)
+    assert prediction.binding_term == "matmul"
+    assert prediction.hfu_ratio > 1.25 * prediction.mfu_ratio
+    assert prediction.tokens_per_s_per_rank * again.world_size == pytest.approx(prediction.tokens_per_s)
+    stated = priced(workload(None), [ParallelLayout(dp=8)]).prediction(0, usd_per_hour=1.0)
+    assert (stated.hfu_ratio, stated.binding_term, stated.tokens_per_s_per_rank) == (0.0, "", 0.0)
