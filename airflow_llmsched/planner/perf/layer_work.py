@@ -233,11 +233,14 @@ class LayerWork:
     def conversion(self, num_operands: Number, *, wide: bool) -> Pass:
         """Reading 16 bits twice, for the largest value and to scale, and writing a narrow format, once more transposed.
 
-        So does tensor-wise current scaling (Transformer Engine), of which other recipes save or add a part.
+        So does tensor-wise current scaling (Transformer Engine), of which other recipes of 8 bits save or add a part. With
+        4 bits outliers are spread by a Hadamard transform first, which writes and reads its result (NVIDIA 2025,
+        "Pretraining Large Language Models with NVFP4").
         """
         if wide or not self.device.is_narrow:
             return Pass()
-        return self.device.sweep((2 * 2 + 2 * self.device.operand_bytes) * num_operands)
+        transform_bytes = 2 * 2 if self.device.operand_bytes < 1 else 0
+        return self.device.sweep((2 * 2 + transform_bytes + 2 * self.device.operand_bytes) * num_operands)
 
     def elementwise(self, part: Part, passes: Passes, num_elements: Number) -> Operation:
         """Work without matrix products on a tensor of ``num_elements``."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import Span, all_gather_s, all_reduce_s, reduce_scatter_s
@@ -97,9 +98,11 @@ def compression_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> 
 
 
 def optimizer_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> FloatArray:
-    """Bound by memory: gradients read for their norm and the step, states read and written, weights written.
+    """Bound by memory: what every pass over gradients, states and weights reads and writes.
 
-    Gradients of all that a rank computes with are cleared.
+    Gradients are copied to the format of the states where they differ; read for their norm, scaled in place (twice with
+    FP16, whose loss is scaled) and read by the step, as in Megatron-LM. Those of all that a rank computes with are
+    cleared.
     """
     rank = heaviest_rank(job, table)
     replicas_C = np.where(table.zero_C >= 1, table.shard_C, 1)
@@ -108,10 +111,14 @@ def optimizer_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> Fl
     gradient_bytes, weight_bytes = FORMAT_BYTES[precision.gradients], FORMAT_BYTES[precision.parameters]
     keeps_master = optimizer.master_weights and precision.parameters is not optimizer.state_format
     num_states = OPTIMIZER_STATES[optimizer.kind] + keeps_master
+    state_bytes = FORMAT_BYTES[optimizer.state_format]
+    is_copied = gradient_bytes < state_bytes
+    num_gradient_passes = 4 + 2 * (precision.compute is NumberFormat.FP16)
     bytes_per_parameter = (
-        2 * gradient_bytes
+        (gradient_bytes + state_bytes if is_copied else 0)
+        + num_gradient_passes * max(gradient_bytes, state_bytes)
         + weight_bytes * (1 if keeps_master else 2)
-        + 2 * num_states * FORMAT_BYTES[optimizer.state_format]
+        + 2 * num_states * state_bytes
     )
     own_C = rank.trained_dense_C / replicas_C + rank.trained_expert_C / expert_replicas_C
     cleared_C = gradient_bytes * (rank.trained_dense_C + rank.trained_expert_C)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NumberFormat
-from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.calibration import packaged
