@@ -30,7 +30,7 @@ class Prediction:
     of a step is not known. ``fullest_rank`` says which ranks the memory is of, and ``allocator_settings`` are
     environment variables without which the allocator would hold more of it. Half of the steps take ``step_p50_s`` at
     most, nine in ten ``step_p90_s``, as far as ranks vary: how far the prediction is off is for ``error_ratio`` to say.
-    ``hfu_ratio`` counts what is computed again, ``mfu_ratio`` does not. ``binding_term`` is the longest part of the step.
+    ``hfu_ratio`` counts what is computed again, ``mfu_ratio`` does not; ``binding_term`` is a step's longest part.
     ``step_energy_j`` is what all ranks draw in a step with their share of their nodes; 0 where nobody states it.
     """
 

@@ -233,8 +233,8 @@ class LayerWork:
     def conversion(self, num_operands: Number, *, wide: bool) -> Pass:
         """Reading 16 bits twice, for the largest value and to scale, and writing a narrow format, once more transposed.
 
-        So does tensor-wise current scaling (Transformer Engine), of which other recipes of 8 bits save or add a part. With
-        4 bits outliers are spread by a Hadamard transform first, which writes and reads its result (NVIDIA 2025,
+        So does tensor-wise current scaling (Transformer Engine), of which other recipes of 8 bits save or add a part.
+        With 4 bits outliers are spread by a Hadamard transform first, which writes and reads its result (NVIDIA 2025,
         "Pretraining Large Language Models with NVFP4").
         """
         if wide or not self.device.is_narrow:
