@@ -104,7 +104,8 @@ def _plan(spec: Path, fleet: Fleet, *, tools: Sequence[str]) -> _Planned:
     node = fleet.shape
     tree = flat_tree(workload, num_nodes=fleet.num_nodes, num_slots=fleet.num_slots, shape=node.name)
     found = search(workload, tree, {node.name: node}, solver=BestFitSolver(), expresses=expresses)
-    return _Planned(workload=workload, found=found, words=explain_plan(workload, found, {node.name: node}))
+    words = explain_plan(workload, found, {node.name: node}, expresses=expresses)
+    return _Planned(workload=workload, found=found, words=words)
 
 
 def _print(planned: _Planned) -> None:
@@ -115,7 +116,8 @@ def _print(planned: _Planned) -> None:
     console.print(Text(planned.words))
     if planned.found.plans:
         able = able_tools(planned_run(planned.workload, planned.found.plans[0]))
-        console.print(Text(f"\nThe first plan can be written out (--write-out) for {', '.join(able)}."))
+        names = f"\nThe first plan can be written out (--write-out) for {', '.join(able)}"
+        console.print(Text(names + ("." if set(able) >= set(TOOLS) else "; --for TOOL plans for another.")))
 
 
 def _write_out(planned: _Planned, targets: list[Target], *, number: int) -> None:

@@ -13,6 +13,7 @@ from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSche
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner import compressed
+from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.units import DAY_S, GIB, HOUR_S, KWH_J, MINUTE_S
 
@@ -39,6 +40,8 @@ STEP_TERMS = {
 FIELDS = {
     "tp": "Tensor parallelism (tp)",
     "pp": "Pipeline parallelism (pp)",
+    "vp": "Chunks on a stage (vp)",
+    "schedule": "The pipeline's schedule",
     "cp": "Context parallelism (cp)",
     "ep": "Expert parallelism (ep)",
     "zero_stage": "The ZeRO stage",
@@ -63,7 +66,13 @@ _TELLING_RATIO = 0.1
 """Share of a difference from which on a term is named as its cause."""
 
 
-def explain_plan(workload: WorkloadSpec, search: PlanSearch, shapes: Mapping[str, NodeShape]) -> str:
+def explain_plan(
+    workload: WorkloadSpec,
+    search: PlanSearch,
+    shapes: Mapping[str, NodeShape],
+    *,
+    expresses: Expresses | None = None,
+) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
     What compressing gradients would save, or risks, is said last.
@@ -72,12 +81,14 @@ def explain_plan(workload: WorkloadSpec, search: PlanSearch, shapes: Mapping[str
         workload: what was planned.
         search: what was found and turned down.
         shapes: the node shapes that were searched, by name.
+        expresses: what the trainer can express, as the search was told.
     """
     if not search.plans:
         return explain(search)
     best = search.plans[0]
     shape = shapes[best.node_shape]
-    parts = (explain(search, neighbours(workload, best, shape)), compressed.words(workload, best, shape))
+    around = neighbours(workload, best, shape, expresses=expresses)
+    parts = (explain(search, around), compressed.words(workload, best, shape))
     return "\n\n".join(filter(None, parts))
 
 
@@ -203,7 +214,7 @@ def _one_change_away(best: Plan, plans: tuple[Plan, ...], around: Sequence[Neigh
 
 
 def _neighbour_sentence(best: Plan, plans: tuple[Plan, ...], neighbour: Neighbour) -> str:
-    names = [name for name in ("dp", "pp") if name != neighbour.field]
+    names = [name for name in ("dp", "pp", "vp") if name != neighbour.field]
     moved = [name for name in names if getattr(neighbour.layout, name) != getattr(best.layout, name)]
     beside = ", ".join(f"{name}={getattr(neighbour.layout, name)}" for name in moved)
     where = f"At {_shown(neighbour.value)}" + (f" ({beside})" if beside else "")
@@ -242,7 +253,7 @@ def _percent(ratio: float) -> str:
 
 
 def _shown(value: object) -> str:
-    return value.value if isinstance(value, Recompute) else str(value)
+    return value.value if isinstance(value, (Recompute, PipelineSchedule)) else str(value)
 
 
 def _against_next(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_rules import LayoutRule
-from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.layout_table import Expresses, LayoutTable
 from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.perf.job import heaviest_phase
 from airflow_llmsched.planner.perf.machine import Machine
@@ -52,12 +52,14 @@ class Neighbour:
         return getattr(self.layout, self.field)
 
 
-def neighbours(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Neighbour, ...]:
+def neighbours(
+    workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, expresses: Expresses | None = None
+) -> tuple[Neighbour, ...]:
     """Return the plans one change away from ``plan``, in a fixed order.
 
-    Degrees are doubled and halved against data parallelism (or pipeline stages, where there is one replica), ZeRO goes
-    a stage up and down, the micro-batch is doubled and halved, and other recompute policies are tried. Whatever the
-    workload pins stays.
+    Degrees are doubled and halved against data parallelism (or pipeline stages, where there is one replica), chunks of
+    a stage too, ZeRO goes a stage up and down, the micro-batch is doubled and halved, and other schedules and recompute
+    policies are tried. Whatever the workload pins stays; what ``expresses`` denies is an obstacle.
     """
     if workload.model is None:
         return ()
@@ -71,6 +73,8 @@ def neighbours(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Ne
         if changed & pinned:
             continue
         obstacle = _obstacle(workload, layout, shape, slots_per_node=max(ranks_on_node))
+        if obstacle is None and expresses is not None and not expresses(LayoutTable.of([layout]))[0]:
+            obstacle = "the trainer cannot express it"
         if obstacle is None:
             found.append(_priced(workload, plan, shape, layout, field=name, ranks_per_node=min(ranks_on_node)))
         else:
@@ -84,9 +88,21 @@ def _pin(workload: WorkloadSpec, name: str) -> object:
 
 def _changes(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator[tuple[str, ParallelLayout]]:
     num_sequences = heaviest_phase(workload).num_sequences
-    for name, changed in _changed_layouts(workload, layout):
+    for name, moved in _changed_layouts(workload, layout):
+        changed = _with_chunks_kept(moved, layout)
         share = changed.dp * changed.micro_batch_size
         yield name, replace(changed, num_micro_batches=max(num_sequences // share, 1))
+
+
+def _with_chunks_kept(changed: ParallelLayout, layout: ParallelLayout) -> ParallelLayout:
+    """Deal as many chunks of layers as before to another number of stages; a lone stage has no schedule to speak of."""
+    if changed.pp == layout.pp:
+        return changed
+    vp = max(layout.pp * layout.vp // changed.pp, 1) if layout.vp > 1 and changed.pp > 1 else 1
+    if vp > 1:
+        return replace(changed, vp=vp, schedule=PipelineSchedule.INTERLEAVED)
+    keeps = layout.schedule is PipelineSchedule.ZERO_BUBBLE and changed.pp > 1
+    return replace(changed, vp=1, schedule=layout.schedule if keeps else PipelineSchedule.ONE_F_ONE_B)
 
 
 def _changed_layouts(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator[tuple[str, ParallelLayout]]:
@@ -97,6 +113,8 @@ def _changed_layouts(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator
             yield name, replace(layout, **{name: degree * 2, partner: getattr(layout, partner) // 2})
         if degree % 2 == 0:
             yield name, replace(layout, **{name: degree // 2, "dp": layout.dp * 2})
+    if layout.pp > 1:
+        yield from _other_pipelines(layout)
     if workload.model is not None and workload.model.experts is not None:
         yield from _doubled_and_halved(layout, "ep")
     if layout.zero_stage < _MAX_ZERO_STAGE:
@@ -107,6 +125,17 @@ def _changed_layouts(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator
     for policy in _RECOMPUTE:
         if policy is not layout.recompute:
             yield "recompute", replace(layout, recompute=policy, recompute_modules=())
+
+
+def _other_pipelines(layout: ParallelLayout) -> Iterator[tuple[str, ParallelLayout]]:
+    """Several chunks on a stage, and only those, are interleaved."""
+    yield "vp", replace(layout, vp=layout.vp * 2, schedule=PipelineSchedule.INTERLEAVED)
+    if layout.vp % 2 == 0:
+        schedule = PipelineSchedule.INTERLEAVED if layout.vp > 2 else PipelineSchedule.ONE_F_ONE_B
+        yield "vp", replace(layout, vp=layout.vp // 2, schedule=schedule)
+    for schedule in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE):
+        if layout.vp == 1 and schedule is not layout.schedule:
+            yield "schedule", replace(layout, schedule=schedule)
 
 
 def _doubled_and_halved(layout: ParallelLayout, name: str) -> Iterator[tuple[str, ParallelLayout]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.domain.plan import PlanSearch
     from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
+    from airflow_llmsched.planner.layout_table import Expresses
     from airflow_llmsched.ports import Engine, PlacementSolver
 
 
@@ -54,9 +55,14 @@ class PlacementHook(BaseHook):
         return self.plan_on(workload, self.topology(), excluded)
 
     def plan_on(
-        self, workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, tools: Sequence[str] = ()
+        self,
+        workload: WorkloadSpec,
+        tree: TopologyTree,
+        excluded: frozenset[NodeId],
+        *,
+        expresses: Expresses | None = None,
     ) -> PlanSearch:
-        """Return the Pareto plans on a given tree, of those that all of ``tools`` can express.
+        """Return the Pareto plans on a given tree, of what the trainer ``expresses``.
 
         They reckon with what ``llmsched calibrate`` kept at the state root, if anything.
 
@@ -66,7 +72,6 @@ class PlacementHook(BaseHook):
         """
         from airflow_llmsched.learning import calibration_file
         from airflow_llmsched.objects.open import open_store
-        from airflow_llmsched.planner.export.filter import expressible_by
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
         from airflow_llmsched.provider.config import state_root
@@ -78,7 +83,7 @@ class PlacementHook(BaseHook):
             solver=self._solver(),
             excluded=excluded,
             seed=workload.seed,
-            expresses=expressible_by(tools, workload) if tools else None,
+            expresses=expresses,
             calibration=calibration_file.load(open_store(state_root())),
         )
 

@@ -43,7 +43,7 @@ class PlanTrainingOperator(EngineOperator):
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
         from airflow_llmsched.planner.explain import explain_plan
-        from airflow_llmsched.planner.export.tools import find_tool
+        from airflow_llmsched.planner.export.filter import expressible_by
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.provider import run_files
         from airflow_llmsched.provider.hooks.placement import PlacementHook
@@ -55,10 +55,9 @@ class PlanTrainingOperator(EngineOperator):
         spec = self.workload(scope)
         hook = PlacementHook(engine=self.engine, engine_options=self.engine_options)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
-            for tool in self.write_out:
-                find_tool(tool)
-            search = hook.plan_on(spec, tree_of(scope, hook), frozenset(), tools=self.write_out)
-            words = explain_plan(spec, search, node_shapes())
+            expresses = expressible_by(self.write_out, spec) if self.write_out else None
+            search = hook.plan_on(spec, tree_of(scope, hook), frozenset(), expresses=expresses)
+            words = explain_plan(spec, search, node_shapes(), expresses=expresses)
             self.log.info("%s", words)
             if not search.plans:
                 raise RelaxError(words)

@@ -34,7 +34,7 @@ def test_plan_prints_plans_reasons_and_an_explanation(spec: Path) -> None:
     result = run(spec, "--nodes", 2, "--slots", 2)
     assert result.exit_code == 0, result.output
     assert "run [red]$(x)[/red]: plans, best first" in result.output
-    for part in ("dp=4", "Chosen: dp=4", "Turned down, of", "deepspeed, accelerate, torchrun."):
+    for part in ("dp=4", "Chosen: dp=4", "Turned down, of", "deepspeed, accelerate, torchrun;"):
         assert part in result.output
 
 

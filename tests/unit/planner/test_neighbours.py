@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.hardware import node_shapes
@@ -113,6 +114,39 @@ def test_experts_have_neighbours_too_and_a_job_without_a_model_has_none() -> Non
     run = workload(QWEN3_30B_A3B, num_sequences=64)
     assert of(around(run), "ep")
     assert around(replace(run, model=None), best(run)) == ()
+
+
+def test_a_pipeline_has_neighbours_of_other_chunks_and_of_another_schedule() -> None:
+    run = workload(num_sequences=64)
+    pins = replace(PINNED, dp=2, tp=2, pp=4, vp=1, schedule=PipelineSchedule.ONE_F_ONE_B)
+    found = around(run, best(replace(run, parallelism=pins)))
+    chunks, schedules = of(found, "vp"), of(found, "schedule")
+    assert set(chunks) == {2}
+    assert chunks[2].layout.schedule is PipelineSchedule.INTERLEAVED
+    assert chunks[2].prediction is not None
+    zero_bubble = schedules[PipelineSchedule.ZERO_BUBBLE].prediction
+    assert zero_bubble is not None
+    assert zero_bubble.step_breakdown_s["pipeline_bubble"] > 0
+
+
+def test_other_numbers_of_stages_share_out_the_same_chunks() -> None:
+    run = workload(num_sequences=64)
+    pins = replace(PINNED, dp=2, tp=2, pp=4, vp=2, schedule=PipelineSchedule.INTERLEAVED)
+    stages = of(around(run, best(replace(run, parallelism=pins))), "pp")
+    assert {pp: (each.layout.vp, each.layout.schedule.value) for pp, each in stages.items()} == {
+        8: (1, "1f1b"),
+        2: (4, "interleaved"),
+    }
+    assert all(each.obstacle is None for each in stages.values())
+
+
+def test_what_the_trainer_cannot_express_is_an_obstacle() -> None:
+    run = workload(num_sequences=64)
+    plan = best(replace(run, parallelism=PINNED))
+    found = neighbours(run, plan, node_shapes()["p5.48xlarge"], expresses=expressible_by(["deepspeed"], run))
+    split = of(found, "cp")[2]
+    assert (split.prediction, split.obstacle) == (None, "the trainer cannot express it")
+    assert of(found, "tp")[4].obstacle is None
 
 
 def test_the_largest_change_of_a_term_comes_first() -> None:
