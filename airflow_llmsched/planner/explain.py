@@ -15,6 +15,7 @@ from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner import compressed
 from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.units import DAY_S, GIB, HOUR_S, KWH_J, MINUTE_S
 
 STEP_TERMS = {
@@ -72,6 +73,7 @@ def explain_plan(
     shapes: Mapping[str, NodeShape],
     *,
     expresses: Expresses | None = None,
+    calibration: Calibration | None = None,
 ) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
@@ -82,12 +84,13 @@ def explain_plan(
         search: what was found and turned down.
         shapes: the node shapes that were searched, by name.
         expresses: what the trainer can express, as the search was told.
+        calibration: what the search reckoned with.
     """
     if not search.plans:
         return explain(search)
     best = search.plans[0]
     shape = shapes[best.node_shape]
-    around = neighbours(workload, best, shape, expresses=expresses)
+    around = neighbours(workload, best, shape, expresses=expresses, calibration=calibration)
     parts = (explain(search, around), compressed.words(workload, best, shape))
     return "\n\n".join(filter(None, parts))
 

@@ -19,8 +19,10 @@ from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.layout_table import Expresses, LayoutTable
 from airflow_llmsched.planner.layouts import legal_layouts
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.job import heaviest_phase
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.places import calibrated_machine
 from airflow_llmsched.units import GB
 
 _DEGREES = ("tp", "pp", "cp")
@@ -53,18 +55,25 @@ class Neighbour:
 
 
 def neighbours(
-    workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, expresses: Expresses | None = None
+    workload: WorkloadSpec,
+    plan: Plan,
+    shape: NodeShape,
+    *,
+    expresses: Expresses | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[Neighbour, ...]:
     """Return the plans one change away from ``plan``, in a fixed order.
 
     Degrees are doubled and halved against data parallelism (or pipeline stages, where there is one replica), chunks of
     a stage too, ZeRO goes a stage up and down, the micro-batch is doubled and halved, and other schedules and recompute
-    policies are tried. Whatever the workload pins stays; what ``expresses`` denies is an obstacle.
+    policies are tried. Whatever the workload pins stays; what ``expresses`` denies is an obstacle. ``calibration`` is
+    the one that the plan reckons with.
     """
     if workload.model is None:
         return ()
     pinned = {field.name for field in fields(workload.parallelism) if _pin(workload, field.name) is not None}
     ranks_on_node = Counter(slot.node for slot in plan.placement.slots).values()
+    machine = calibrated_machine(shape, np.array([min(ranks_on_node)], dtype=np.int64), calibration)
     found = []
     for name, layout in _changes(workload, plan.layout):
         changed = {
@@ -76,7 +85,7 @@ def neighbours(
         if obstacle is None and expresses is not None and not expresses(LayoutTable.of([layout]))[0]:
             obstacle = "the trainer cannot express it"
         if obstacle is None:
-            found.append(_priced(workload, plan, shape, layout, field=name, ranks_per_node=min(ranks_on_node)))
+            found.append(_priced(workload, plan, machine, layout, field=name))
         else:
             found.append(Neighbour(field=name, layout=layout, obstacle=obstacle))
     return tuple(found)
@@ -174,16 +183,13 @@ def _where_links_end(shape: NodeShape, *, num_ranks: int) -> str:
     )
 
 
-def _priced(
-    workload: WorkloadSpec, plan: Plan, shape: NodeShape, layout: ParallelLayout, *, field: str, ranks_per_node: int
-) -> Neighbour:
-    machine = Machine(shape=shape, ranks_per_node_C=np.array([ranks_per_node], dtype=np.int64))
+def _priced(workload: WorkloadSpec, plan: Plan, machine: Machine, layout: ParallelLayout, *, field: str) -> Neighbour:
     evaluation = evaluate(workload, LayoutTable.of([layout]), machine)
     return Neighbour(
         field=field,
         layout=layout,
         prediction=evaluation.prediction(0, usd_per_hour=plan.prediction.usd_per_hour),
-        missing_bytes=max(0, int(evaluation.memory_bytes_C[0]) - int(usable_bytes(shape.accelerator))),
+        missing_bytes=max(0, int(evaluation.memory_bytes_C[0]) - int(usable_bytes(machine.shape.accelerator))),
     )
 
 

@@ -42,15 +42,7 @@ class Ask:
 
     def machine(self, ranks_per_node_C: IntArray) -> Machine:
         """Return the machine to reckon with: what it reaches is known from the calibration, or the packaged one."""
-        machine = Machine(shape=self.shape, ranks_per_node_C=ranks_per_node_C)
-        if self.calibration is None:
-            return machine
-        accelerator = self.shape.accelerator
-        return replace(
-            machine,
-            rates=self.calibration.rates_of(accelerator),
-            error_ratio=self.calibration.error_ratio(accelerator),
-        )
+        return calibrated_machine(self.shape, ranks_per_node_C, self.calibration)
 
     @property
     def usable_slots(self) -> list[int]:
@@ -69,6 +61,15 @@ class Ask:
         return [
             wish for wish in self.workload.placement if wish.group is not RankGroup.GANG and wish.required is required
         ]
+
+
+def calibrated_machine(shape: NodeShape, ranks_per_node_C: IntArray, calibration: Calibration | None) -> Machine:
+    """Return the machine of a shape with what ``calibration`` says that it reaches; None: the packaged one."""
+    machine = Machine(shape=shape, ranks_per_node_C=ranks_per_node_C)
+    if calibration is None:
+        return machine
+    accelerator = shape.accelerator
+    return replace(machine, rates=calibration.rates_of(accelerator), error_ratio=calibration.error_ratio(accelerator))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -160,11 +160,9 @@ def search(
     ]
     plans = _choose(workload, _shortlists(asks, obstacles, may_offload=may_offload), obstacles)
     return PlanSearch(
-        plans=tuple(plans),
-        rejections=obstacles.rejections(),
-        num_candidates=obstacles.num_candidates,
+        plans=tuple(plans), rejections=obstacles.rejections(), num_candidates=obstacles.num_candidates,
         relaxation=None if plans else relaxation(obstacles),
-    )
+    )  # fmt: skip
 
 
 def _check_levels(workload: WorkloadSpec, tree: TopologyTree) -> None:

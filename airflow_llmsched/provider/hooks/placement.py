@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.planner.layout_table import Expresses
+    from airflow_llmsched.planner.perf.calibration import Calibration
     from airflow_llmsched.ports import Engine, PlacementSolver
 
 
@@ -70,11 +71,8 @@ class PlacementHook(BaseHook):
             DataError: what is kept there cannot be read.
             StoreError: the state root could not be asked.
         """
-        from airflow_llmsched.learning import calibration_file
-        from airflow_llmsched.objects.open import open_store
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
-        from airflow_llmsched.provider.config import state_root
 
         return search(
             workload,
@@ -84,8 +82,16 @@ class PlacementHook(BaseHook):
             excluded=excluded,
             seed=workload.seed,
             expresses=expresses,
-            calibration=calibration_file.load(open_store(state_root())),
+            calibration=self.calibration(),
         )
+
+    def calibration(self) -> Calibration | None:
+        """Return what ``llmsched calibrate`` kept at the state root, or None. Raises as :meth:`plan_on`."""
+        from airflow_llmsched.learning import calibration_file
+        from airflow_llmsched.objects.open import open_store
+        from airflow_llmsched.provider.config import state_root
+
+        return calibration_file.load(open_store(state_root()))
 
     def _solver(self) -> PlacementSolver:
         from airflow_llmsched.registry import AdapterGroup, load

@@ -57,7 +57,7 @@ class PlanTrainingOperator(EngineOperator):
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             expresses = expressible_by(self.write_out, spec) if self.write_out else None
             search = hook.plan_on(spec, tree_of(scope, hook), frozenset(), expresses=expresses)
-            words = explain_plan(spec, search, node_shapes(), expresses=expresses)
+            words = explain_plan(spec, search, node_shapes(), expresses=expresses, calibration=hook.calibration())
             self.log.info("%s", words)
             if not search.plans:
                 raise RelaxError(words)

@@ -11,7 +11,9 @@ from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
+from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
 from tests.support.fleets import fleet, workload
@@ -147,6 +149,22 @@ def test_what_the_trainer_cannot_express_is_an_obstacle() -> None:
     split = of(found, "cp")[2]
     assert (split.prediction, split.obstacle) == (None, "the trainer cannot express it")
     assert of(found, "tp")[4].obstacle is None
+
+
+def test_neighbours_reckon_with_the_calibration_that_the_plan_does() -> None:
+    run, shape = workload(num_sequences=64), node_shapes()["p5.48xlarge"]
+    plan = best(replace(run, parallelism=PINNED))
+    slow = FittedKind(
+        rates=Rates(matmul_ratio=0.3), error_ratio=0.07, left_out_error_ratio=0.03, num_rows_by_source={"run": 20}
+    )
+    usual, measured = (
+        of(neighbours(run, plan, shape, calibration=calibration), "tp")[4].prediction
+        for calibration in (None, Calibration(fitted_on="2026-11-30", kinds={"hopper": slow}))
+    )
+    assert usual is not None
+    assert measured is not None
+    assert measured.error_ratio == 0.07
+    assert measured.step_s > 1.3 * usual.step_s
 
 
 def test_the_largest_change_of_a_term_comes_first() -> None:
