@@ -14,8 +14,10 @@ from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import CompressionKind, GradientCompression, WorkloadSpec
 from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.compression import METHODS
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.places import calibrated_machine
 
 WORTH_SHOWING_RATIO = 0.02
 """A step must become that much shorter for a kind of compression to be mentioned."""
@@ -31,18 +33,25 @@ class Compressed:
     fits: bool
 
 
-def compressed(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> tuple[Compressed, ...]:
-    """Price ``plan`` with each kind of compression at its defaults; none for a job without a model or replicas."""
+def compressed(
+    workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, calibration: Calibration | None = None
+) -> tuple[Compressed, ...]:
+    """Price ``plan`` with each kind of compression at its defaults; none for a job without a model or replicas.
+
+    ``calibration`` is the one that the plan reckons with.
+    """
     if workload.model is None or plan.layout.dp * plan.layout.cp == 1:
         return ()
-    return tuple(_priced(workload, plan, shape, GradientCompression(kind=kind)) for kind in CompressionKind)
+    ranks_per_node = min(Counter(slot.node for slot in plan.placement.slots).values())
+    machine = calibrated_machine(shape, np.array([ranks_per_node], dtype=np.int64), calibration)
+    return tuple(_priced(workload, plan, machine, GradientCompression(kind=kind)) for kind in CompressionKind)
 
 
-def words(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> str:
+def words(workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, calibration: Calibration | None = None) -> str:
     """Return a paragraph: the risk of what was asked for, or what could be asked for; empty where nothing is to say."""
     if workload.compression is not None:
         return f"Gradients are compressed ({workload.compression.kind}). {METHODS[workload.compression.kind].risk}"
-    lines = list(_lines(plan, compressed(workload, plan, shape)))
+    lines = list(_lines(plan, compressed(workload, plan, shape, calibration=calibration)))
     if not lines:
         return ""
     return "\n".join(
@@ -58,14 +67,12 @@ def _lines(plan: Plan, found: tuple[Compressed, ...]) -> Iterator[str]:
             yield f"  {kind}: {saved_ratio:.0%} shorter, {each.prediction.step_s:.3g} s. {METHODS[kind].risk}"
 
 
-def _priced(workload: WorkloadSpec, plan: Plan, shape: NodeShape, compression: GradientCompression) -> Compressed:
+def _priced(workload: WorkloadSpec, plan: Plan, machine: Machine, compression: GradientCompression) -> Compressed:
     layout = replace(plan.layout, zero_stage=0, shard_size=None)
-    ranks_per_node = min(Counter(slot.node for slot in plan.placement.slots).values())
-    machine = Machine(shape=shape, ranks_per_node_C=np.array([ranks_per_node], dtype=np.int64))
     evaluation = evaluate(replace(workload, compression=compression), LayoutTable.of([layout]), machine)
     return Compressed(
         compression=compression,
         layout=layout,
         prediction=evaluation.prediction(0, usd_per_hour=plan.prediction.usd_per_hour),
-        fits=bool(evaluation.memory_bytes_C[0] <= usable_bytes(shape.accelerator)),
+        fits=bool(evaluation.memory_bytes_C[0] <= usable_bytes(machine.shape.accelerator)),
     )

@@ -91,7 +91,7 @@ def explain_plan(
     best = search.plans[0]
     shape = shapes[best.node_shape]
     around = neighbours(workload, best, shape, expresses=expresses, calibration=calibration)
-    parts = (explain(search, around), compressed.words(workload, best, shape))
+    parts = (explain(search, around), compressed.words(workload, best, shape, calibration=calibration))
     return "\n\n".join(filter(None, parts))
 
 
