@@ -34,6 +34,7 @@ STEP_TERMS = {
     "offload_traffic": "moving gradients, weights and activations to the host and back",
     "offload_update": "the optimizer on the host",
     "compression": "compressing gradients",
+    "data_loading": "waiting for input",
     "stragglers": "waiting for the slowest rank",
 }
 """What a term of the step breakdown is, for readers."""

@@ -14,6 +14,7 @@ from airflow_llmsched.domain.workload import (
     OptimizerKind,
     OptimizerSpec,
     PrecisionSpec,
+    RoleKind,
     TrainingStage,
     WorkloadSpec,
 )
@@ -36,7 +37,10 @@ OPTIMIZER_STATES = {OptimizerKind.ADAMW: 2, OptimizerKind.SGD_MOMENTUM: 1, Optim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerJob:
-    """One batch phase of a training run. ``lora_rank`` is None when the model's own parameters are trained."""
+    """One batch phase of a training run. ``lora_rank`` is None when the model's own parameters are trained.
+
+    ``num_loaders`` processes of the gang read input; None: each rank has one of its own.
+    """
 
     model: ModelShape
     optimizer: OptimizerSpec
@@ -47,6 +51,7 @@ class TransformerJob:
     lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
     freezes_encoder: bool = False
     compression: GradientCompression | None = None
+    num_loaders: int | None = None
     software: Software = field(default_factory=Software)
 
     @property
@@ -89,6 +94,7 @@ def job_of(workload: WorkloadSpec, phase: BatchPhase | None = None) -> Transform
         lora_targets=workload.lora_targets,
         freezes_encoder=workload.freezes_encoder,
         compression=workload.compression,
+        num_loaders=sum(role.num_ranks or 0 for role in workload.roles if role.kind is RoleKind.DATA_LOADER) or None,
     )
 
 

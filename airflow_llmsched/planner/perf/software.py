@@ -56,6 +56,8 @@ class Software:
             instead of finding them kept whole (PyTorch's DTensor).
         keeps_narrow_inputs: inputs of FP8 products are kept in FP8 (Transformer Engine) and not in 16 bits.
         expandable_segments: the allocator maps pages instead of fixed segments, so that freed ones fit any tensor.
+        prefetches_input: input of a step is read while the one before it computes.
+        binds_processes: ranks and loaders run on the processor, and use the memory, next to their accelerator.
         expert_load_ratio: tokens of the fullest rank's experts, as a multiple of the average; where tokens are dropped,
             the capacity factor.
     """
@@ -77,4 +79,6 @@ class Software:
     regathers_inputs: bool = True
     keeps_narrow_inputs: bool = True
     expandable_segments: bool = True
+    prefetches_input: bool = True
+    binds_processes: bool = True
     expert_load_ratio: float = 1.1

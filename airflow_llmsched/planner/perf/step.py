@@ -15,6 +15,7 @@ from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeM
 from airflow_llmsched.planner.layout_table import MODULE_BIT, FloatArray, LayoutTable
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.loading import exposed_loading_s, loading_s
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
 from airflow_llmsched.planner.perf.memory_states import state_away
@@ -27,7 +28,7 @@ from airflow_llmsched.planner.perf.stragglers import STRAGGLERS, straggler_s
 def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dict[str, FloatArray]:
     """Return seconds by term, which add up to the step. Raises ``KeyError`` if the accelerator lacks the format.
 
-    Traffic is charged as far as computation does not hide it. Not modelled: data loading, contention between gangs.
+    Traffic is charged as far as computation does not hide it. Not modelled: contention between gangs.
     """
     micro_batch = slowest_micro_batch(job, table, machine)
     m_C = table.num_micro_batches_C
@@ -44,7 +45,13 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
     }
     if job.compression is not None:
         terms["compression"] = compression_s(job, table, machine)
-    return terms | {STRAGGLERS: straggler_s(terms, table, machine)}
+    terms[STRAGGLERS] = straggler_s(terms, table, machine)
+    leaves_domain_C = table.world_size_C > machine.domain_ranks_C
+    load_s = loading_s(
+        job, table, machine, offloaded_s=moved_s["offload_traffic"],
+        network_s=np.where(leaves_domain_C, terms["data_parallel"], 0.0),
+    )  # fmt: skip
+    return terms | {"data_loading": exposed_loading_s(job, load_s, terms)}
 
 
 def step_breakdown(
