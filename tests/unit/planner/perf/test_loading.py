@@ -105,7 +105,8 @@ def test_a_step_is_never_shorter_than_its_input_takes(bytes_per_s: float) -> Non
 def test_loaders_of_the_gang_are_counted() -> None:
     roles = (RoleSpec(kind=RoleKind.TRAINER), RoleSpec(kind=RoleKind.DATA_LOADER, num_ranks=3, command=("load",)))
     found, plain = job_of(workload(roles=roles)), job_of(workload())
-    assert found is not None and plain is not None
+    assert found is not None
+    assert plain is not None
     assert (found.num_loaders, plain.num_loaders) == (3, None)
 
 
