@@ -1,4 +1,4 @@
-"""Where gangs would go: each pair of world size and tensor degree is placed once, and priced. Pure.
+"""Where gangs would go: each world size is placed as often as tensor degrees differ on the nodes, and priced. Pure.
 
 Axes: A = place that was found, S = stem of a layout (``layouts.LayoutSpace``), R = rank.
 """
@@ -88,20 +88,28 @@ class Places:
 
 
 def find_places(ask: Ask, stems: LayoutTable, obstacles: Obstacles) -> Places:
-    """Place each pair of world size and tensor degree: nothing else of a layout binds ranks to nodes."""
+    """Place each world size and tensor degree: nothing else of a layout binds ranks to nodes.
+
+    Degrees that fit as often into every node are placed together, by the largest: its groups hold those of the others.
+    """
     world_S = stems.world_size_C
     pairs = factor(stems, ("tp_C",), beside=(world_S,))
+    sizes = sorted(set(ask.usable_slots))
+    alike: dict[tuple[int, ...], list[int]] = {}
+    worlds, degrees = world_S[pairs.first_U].tolist(), pairs.table.tp_C.tolist()
+    for number in np.lexsort([degrees, worlds]).tolist():
+        capacities = (size // degrees[number] * degrees[number] for size in sizes)
+        alike.setdefault((worlds[number], *capacities), []).append(number)
     placed: list[Placed] = []
     prices: list[float] = []
     ranks_per_node: list[int] = []
-    place_U = np.full(len(pairs.first_U), -1, dtype=np.int64)
-    worlds, degrees = world_S[pairs.first_U], pairs.table.tp_C
-    for number in np.lexsort([degrees, worlds]).tolist():
-        result = _place(ask, world_size=int(worlds[number]), tp=int(degrees[number]))
+    place_U = np.full(len(worlds), -1, dtype=np.int64)
+    for numbers in alike.values():
+        result = _place(ask, world_size=worlds[numbers[-1]], tp=degrees[numbers[-1]])
         if isinstance(result, NotPlaced):
             obstacles.note_refusal(result)
             continue
-        place_U[number] = len(placed)
+        place_U[numbers] = len(placed)
         ranks_on = Counter(slot.node for slot in result.placement.slots)
         placed.append(result)
         prices.append(_usd_per_hour(ask, ranks_on))

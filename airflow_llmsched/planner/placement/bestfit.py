@@ -6,8 +6,11 @@ nodes first and the rest where it leaves the least over. Ties break on paths and
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
+from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.placement import NotPlaced, Placed, Placement, PlacementProblem, RankSlot
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.feasible import NodeTable, largest_gang, refusal_reasons
@@ -114,11 +117,16 @@ def _num_domains(table: NodeTable, shares: list[Share], depth: int | None) -> in
 def _placement(table: NodeTable, shares: list[Share]) -> Placement:
     slots: list[RankSlot] = []
     for node, num_ranks in shares:
-        slots += [
-            RankSlot(rank=len(slots) + local, node=table.ids[node], slot=table.slots[node][local], local_rank=local)
-            for local in range(num_ranks)
-        ]
+        slots += _rank_slots(table.ids[node], table.slots[node][:num_ranks], len(slots))
     return Placement(slots=tuple(slots))
+
+
+@lru_cache(maxsize=1 << 14)
+def _rank_slots(node: NodeId, slots: tuple[int, ...], first_rank: int) -> tuple[RankSlot, ...]:
+    """Return the places of ranks on one node. Gangs of a large fleet begin alike, and a search places many."""
+    return tuple(
+        RankSlot(rank=first_rank + local, node=node, slot=slot, local_rank=local) for local, slot in enumerate(slots)
+    )
 
 
 def _refuse(problem: PlacementProblem, table: NodeTable) -> NotPlaced:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,22 +41,16 @@ class NodeTable:
     @classmethod
     def of(cls, tree: TopologyTree, *, group_size: int, excluded: Collection[NodeId] = frozenset()) -> NodeTable:
         """Lay a tree out for gangs whose groups of ``group_size`` ranks must not be torn apart."""
-        nodes = sorted(tree.nodes, key=lambda node: (node.path, node.id))
-        levels = tree.levels if NODE_LEVEL in tree.levels else (*tree.levels, NODE_LEVEL)
-        domain_LN = np.tile(np.arange(len(nodes), dtype=np.int64), (len(levels), 1))
-        for depth in range(len(tree.levels)):
-            numbers: dict[tuple[str, ...], int] = {}
-            for position, node in enumerate(nodes):
-                domain_LN[depth, position] = numbers.setdefault(node.path[: depth + 1], len(numbers))
-        usable = [0 if node.id in excluded else node.usable_slots for node in nodes]
+        ordered = _ordered(tree)
+        usable = [0 if node.id in excluded else node.usable_slots for node in ordered.nodes]
         return cls(
-            levels=levels,
+            levels=ordered.levels,
             num_tree_levels=len(tree.levels),
-            ids=tuple(node.id for node in nodes),
-            slots=tuple(node.usable_slot_indexes for node in nodes),
+            ids=tuple(node.id for node in ordered.nodes),
+            slots=ordered.slots,
             capacity_N=np.array(usable, dtype=np.int64) // group_size * group_size,
-            is_whole_N=np.array([node.num_free_slots == node.num_slots for node in nodes], dtype=np.bool_),
-            domain_LN=domain_LN,
+            is_whole_N=ordered.is_whole_N,
+            domain_LN=ordered.domain_LN,
         )
 
     def depth(self, level: str) -> int:
@@ -71,6 +66,37 @@ class NodeTable:
             return [positions_N] if positions_N.size else []
         domain_N = self.domain_LN[depth, positions_N]
         return [positions_N[domain_N == domain] for domain in np.unique(domain_N)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ordered:
+    """What of a table depends on the tree alone."""
+
+    levels: tuple[str, ...]
+    nodes: tuple[TopologyNode, ...]
+    slots: tuple[tuple[int, ...], ...]
+    is_whole_N: BoolArray
+    domain_LN: IntArray
+
+
+@lru_cache(maxsize=16)
+def _ordered(tree: TopologyTree) -> _Ordered:
+    """Put a tree in order, once for all gangs that are placed on it."""
+    nodes = tuple(sorted(tree.nodes, key=lambda node: (node.path, node.id)))
+    levels = tree.levels if NODE_LEVEL in tree.levels else (*tree.levels, NODE_LEVEL)
+    domain_LN = np.tile(np.arange(len(nodes), dtype=np.int64), (len(levels), 1))
+    for depth in range(len(tree.levels)):
+        numbers: dict[tuple[str, ...], int] = {}
+        for position, node in enumerate(nodes):
+            domain_LN[depth, position] = numbers.setdefault(node.path[: depth + 1], len(numbers))
+    domain_LN.setflags(write=False)
+    return _Ordered(
+        levels=levels,
+        nodes=nodes,
+        slots=tuple(node.usable_slot_indexes for node in nodes),
+        is_whole_N=np.array([node.num_free_slots == node.num_slots for node in nodes], dtype=np.bool_),
+        domain_LN=domain_LN,
+    )
 
 
 def largest_gang(table: NodeTable, level: str | None) -> int:

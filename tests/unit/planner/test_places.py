@@ -22,7 +22,7 @@ def ask_for(tree: TopologyTree, **others: Any) -> Ask:
     )  # fmt: skip
 
 
-def test_each_pair_of_world_size_and_tensor_degree_is_placed_once() -> None:
+def test_gangs_of_one_size_are_placed_once_where_nodes_hold_as_many_of_them() -> None:
     ask = ask_for(fleet(4))
     obstacles = Obstacles(workload=ask.workload)
     stems = LayoutTable.of([
@@ -30,11 +30,19 @@ def test_each_pair_of_world_size_and_tensor_degree_is_placed_once() -> None:
         ParallelLayout(dp=4),
     ])  # fmt: skip
     places = find_places(ask, stems, obstacles)
-    assert len(places.placed) == 3
-    assert places.place_S.tolist() == [1, 1, 2, -1, 0]
-    assert places.ranks_per_node_A.tolist() == [4, 8, 8]
-    assert places.num_domains_A.tolist() == [1, 1, 1]
+    assert len(places.placed) == 2
+    assert places.place_S.tolist() == [1, 1, 1, -1, 0]
+    assert places.ranks_per_node_A.tolist() == [4, 8]
+    assert places.num_domains_A.tolist() == [1, 1]
     assert obstacles.refusal is not None
+
+
+def test_degrees_that_leave_slots_over_are_placed_by_themselves() -> None:
+    tree = tree_of(*(node(f"n{number}", free=6) for number in range(4)))
+    stems = LayoutTable.of([ParallelLayout(dp=12), ParallelLayout(dp=6, tp=2), ParallelLayout(dp=3, tp=4)])
+    places = find_places(ask_for(tree), stems, Obstacles(workload=workload()))
+    assert places.place_S.tolist() == [0, 0, 1]
+    assert [len(each.placement.nodes) for each in places.placed] == [2, 3]
 
 
 def test_the_node_with_fewest_ranks_is_told_and_whole_nodes_are_paid_whole() -> None:
