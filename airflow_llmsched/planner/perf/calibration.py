@@ -27,6 +27,8 @@ COVERED_RATIO = 0.8
 
 PRIOR_ERROR = 0.35
 """Standard deviation of the logarithm of measured over predicted where nothing was measured: an assumption."""
+SHARED_ERROR_RATIO = 0.1
+"""Correlation between the errors of one source's set-ups: an assumption."""
 _PRIOR_WEIGHT = 5.0
 """How many independent measurements that assumption is worth."""
 _HALF_NORMAL = (0.1257, 0.3853, 0.6745, 1.0364, 1.6449)
@@ -133,8 +135,9 @@ def _quoted(text: str) -> str:
 def independent_weights(sources: Sequence[str], setups: Sequence[object]) -> FloatArray:
     """Return how many independent measurements each row is worth.
 
-    Rows of one set-up share one measurement's worth, and n set-ups of one source are worth sqrt(n): what a source does
-    not say of its software and network is wrong in all of its rows alike.
+    Rows of one set-up share one measurement's worth. What a source does not say of its software and network is wrong in
+    all of its rows alike, so n set-ups of one are worth n / (1 + (n - 1) r) with the correlation r between their errors
+    (the design effect, Kish 1965): never more than 1 / r.
     """
     recurring: dict[object, int] = {}
     for setup in setups:
@@ -143,4 +146,6 @@ def independent_weights(sources: Sequence[str], setups: Sequence[object]) -> Flo
     for source, setup in zip(sources, setups, strict=True):
         num_setups.setdefault(source, set()).add(setup)
     pairs = zip(sources, setups, strict=True)
-    return np.array([1 / recurring[setup] / math.sqrt(len(num_setups[source])) for source, setup in pairs])
+    return np.array([
+        1 / recurring[setup] / (1 + (len(num_setups[source]) - 1) * SHARED_ERROR_RATIO) for source, setup in pairs
+    ])  # fmt: skip

@@ -94,4 +94,6 @@ def test_larger_errors_never_make_a_narrower_band(errors: list[float]):
 
 def test_what_was_published_twice_and_what_comes_from_one_source_count_less():
     weight_M = independent_weights(["a", "a", "a", "b"], [1, 1, 2, 3])
-    assert weight_M == pytest.approx([0.5 / math.sqrt(2), 0.5 / math.sqrt(2), 1 / math.sqrt(2), 1.0])
+    assert weight_M == pytest.approx([0.5 / 1.1, 0.5 / 1.1, 1 / 1.1, 1.0])
+    many_M = independent_weights(["a"] * 1000, list(range(1000)))
+    assert 9.5 < many_M.sum() < 10
