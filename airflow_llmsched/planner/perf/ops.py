@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from airflow_llmsched.domain.hardware import Accelerator, NumberFormat
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
-from airflow_llmsched.planner.perf.rates import Rates, clock_ratio
+from airflow_llmsched.planner.perf.rates import Rates, attention_speedup, clock_ratio
 from airflow_llmsched.planner.perf.software import AttentionKernel
 
 Number = float | npt.NDArray[Any]
@@ -115,7 +115,9 @@ class Device:
             matmul_ratio=min(1.0, clock * (rates.narrow_matmul_ratio if is_narrow else rates.matmul_ratio)),
             wide_matmul_ratio=min(1.0, clock * rates.matmul_ratio),
             is_narrow=is_narrow,
-            attention_ratio=min(1.0, clock * _attention_ratio(job.software.attention_kernel, rates)),
+            attention_ratio=min(
+                1.0, clock * attention_speedup(accelerator) * _attention_ratio(job.software.attention_kernel, rates)
+            ),
             rates=rates,
         )
 

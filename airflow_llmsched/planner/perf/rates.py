@@ -136,6 +136,12 @@ def clock_ratio(accelerator: Accelerator) -> float:
     return float(ratio**POWER_EXPONENT)
 
 
+def attention_speedup(accelerator: Accelerator) -> float:
+    """Return how much faster a kind does fused attention than its generation: half of it waits for exponentials."""
+    units: float = _table("rates.toml")["exponential"].get(accelerator.name, 1.0)
+    return 2 / (1 + 1 / units)
+
+
 @cache
 def _table(file: str) -> dict[str, Any]:
     return tomllib.loads(resources.files(f"{__package__}.data").joinpath(file).read_text("utf-8"))

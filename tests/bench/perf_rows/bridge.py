@@ -5,10 +5,10 @@ layers are mostly state-space layers and not Transformer ones. Fine-tuning rows 
 sequences, as in pre-training.
 
 What the tables do not say is in the recipes (github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs,
-read 2026-11-30): which modules GPT-OSS computes again. FSDP on GB200 and GB300 keeps the activations of a part of the
-layers on the host, over the chips' own link; that is read as if they stayed. An FSDP column of 8 or more is
-Megatron-FSDP over that many replicas; ``w/ MTP`` and DeepSeek-V3's name alone mean one multi-token-prediction layer
-more.
+read 2026-11-30): tokens are dealt out evenly (moe_router_force_load_balancing); which modules GPT-OSS computes again.
+FSDP on GB200 and GB300 keeps the activations of a part of the layers on the host, over the chips' own link; that is
+read as if they stayed. An FSDP column of 8 or more is Megatron-FSDP over that many replicas; ``w/ MTP`` and
+DeepSeek-V3's name alone mean one multi-token-prediction layer more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ def _setup(row: Row) -> Setup:
     return setup(
         degrees, model=_shape(name), compute=number_format(row["precision"]), shape=machine(_MACHINES[row["system"]]),
         step_s=step_s_of(degrees, tokens_per_s=tokens_per_s),
-        software=replace(TUNED, recorded_launches=row["precision"] == "NVFP4" or "GPT" in row["model"]),
+        software=replace(
+            TUNED,
+            expert_load_ratio=1.0,
+            recorded_launches=row["precision"] == "NVFP4" or "GPT" in row["model"],
+        ),
     )  # fmt: skip
 
 

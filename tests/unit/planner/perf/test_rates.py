@@ -7,7 +7,15 @@ from dataclasses import fields, replace
 import pytest
 
 from airflow_llmsched.planner.perf.hardware import accelerators
-from airflow_llmsched.planner.perf.rates import LOG_SPREAD, POWER_EXPONENT, Rates, clock_ratio, prior_of, rates_of
+from airflow_llmsched.planner.perf.rates import (
+    LOG_SPREAD,
+    POWER_EXPONENT,
+    Rates,
+    attention_speedup,
+    clock_ratio,
+    prior_of,
+    rates_of,
+)
 
 
 @pytest.mark.parametrize("name", sorted(accelerators()))
@@ -36,3 +44,9 @@ def test_of_one_generation_the_kind_with_more_power_clocks_higher() -> None:
     assert clock_ratio(kinds["gb300"]) / clock_ratio(kinds["gb200"]) == pytest.approx((1400 / 1200) ** POWER_EXPONENT)
     assert clock_ratio(kinds["h100-sxm-96gb-500w"]) < 1
     assert clock_ratio(replace(kinds["h100-sxm"], power_limit_w=0.0)) == 1
+
+
+def test_twice_the_exponentials_make_attention_a_third_faster() -> None:
+    kinds = accelerators()
+    assert attention_speedup(kinds["gb300"]) == pytest.approx(4 / 3)
+    assert attention_speedup(kinds["gb200"]) == 1
