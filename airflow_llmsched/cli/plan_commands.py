@@ -76,12 +76,16 @@ def plan(  # noqa: PLR0917 - the options of a command
         typer.Option("--for", help="Plan only what this tool can express, as --write-out does.", metavar="TOOL"),
     ] = None,
     number: Annotated[int, typer.Option("--plan", min=1, help="Which plan of the table to write out.")] = 1,
+    may_offload: Annotated[
+        bool, typer.Option("--may-offload", help="Where nothing fits, plan with offload to host or disks.")
+    ] = False,
 ) -> None:
     """Plan SPEC on a fleet of like machines: layouts worth having, what was turned down, and why."""
     try:
         targets = [read_target(each, needs_file=as_json) for each in write_out or ()]
         fleet = read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour)
-        planned = _plan(spec, fleet, tools=[*filter(None, [trainer]), *(each.tool for each in targets)])
+        tools = [*filter(None, [trainer]), *(each.tool for each in targets)]
+        planned = _plan(spec, fleet, tools=tools, may_offload=may_offload)
         if as_json:
             typer.echo(to_json(planned.found))
         else:
@@ -98,13 +102,14 @@ def plan(  # noqa: PLR0917 - the options of a command
         raise typer.Exit(EXIT_NO_PLAN)
 
 
-def _plan(spec: Path, fleet: Fleet, *, tools: Sequence[str]) -> _Planned:
+def _plan(spec: Path, fleet: Fleet, *, tools: Sequence[str], may_offload: bool) -> _Planned:
     workload = loader.load(spec)
     expresses = expressible_by(tools, workload) if tools else None
     node = fleet.shape
     tree = flat_tree(workload, num_nodes=fleet.num_nodes, num_slots=fleet.num_slots, shape=node.name)
-    found = search(workload, tree, {node.name: node}, solver=BestFitSolver(), expresses=expresses)
-    words = explain_plan(workload, found, {node.name: node}, expresses=expresses)
+    shapes, solver = {node.name: node}, BestFitSolver()
+    found = search(workload, tree, shapes, solver=solver, expresses=expresses, may_offload=may_offload)
+    words = explain_plan(workload, found, shapes, expresses=expresses)
     return _Planned(workload=workload, found=found, words=words)
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from airflow_llmsched.cli.plan_commands import EXIT_BAD_SPEC, EXIT_NO_PLAN, plan
 from airflow_llmsched.codec import from_json
+from airflow_llmsched.domain.layout import Offload
 from airflow_llmsched.domain.plan import PlanSearch
 from tests.support.specs import small
 
@@ -75,6 +76,18 @@ def test_the_exit_code_tells_a_wrong_command_line_from_a_bad_spec_and_from_no_pl
     codes = {run(spec, "--nodse", 2).exit_code, run(spec, "--nodes", 0).exit_code, run().exit_code}
     assert codes == {2}
     assert len({2, EXIT_BAD_SPEC, EXIT_NO_PLAN, 0}) == 4
+
+
+def test_nothing_is_offloaded_unless_it_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(small({"model": "llama-3.1-8b", "launcher": {"command": ["train"]}})))
+    fleet = ("--shape", "p5.48xlarge", "--slots", 1)
+    refused = run(path, *fleet)
+    assert refused.exit_code == EXIT_NO_PLAN
+    assert "or an offload" in refused.output
+    found = from_json(PlanSearch, run(path, *fleet, "--may-offload", "--json").output)
+    assert found.plans
+    assert all(plan.layout.offload is not Offload.NONE for plan in found.plans)
 
 
 def test_gpus_fill_nodes_of_a_shape(spec: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_blocks_of_any_size_find_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     assert parts.step_s_C.tolist() == pytest.approx(whole.step_s_C.tolist())
     assert in_parts.num_too_large == sift.num_too_large
     assert in_parts.num_beaten == sift.num_beaten
+
+
+def test_more_memory_never_removes_a_layout() -> None:
+    run = workload(LLAMA31_8B, sequence_length_tokens=1024, num_sequences=16)
+    space = legal_layouts(run, world_sizes=[8], slots_per_node=8)
+    fronts = [sifted(run, space, with_memory(gib))[1] for gib in (24, 28, 40, 80)]
+    for tight, roomy in itertools.pairwise(fronts):
+        costs = list(zip(roomy.step_s_C.tolist(), roomy.memory_bytes_C.tolist(), strict=True))
+        for step_s, num_bytes in zip(tight.step_s_C.tolist(), tight.memory_bytes_C.tolist(), strict=True):
+            assert [1 for other_s, other_bytes in costs if other_s <= step_s and other_bytes <= num_bytes]
 
 
 def test_groups_do_not_compete_with_each_other() -> None:
