@@ -9,11 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_llmsched.domain.layout import PipelineSchedule
+from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import SCHEDULE_ORDER, FloatArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import point_to_point_s
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.micro_batch import MicroBatch
+
+TRANSFER_COLUMNS = ("dp_C", "tp_C", "cp_C", "pp_C", "micro_batch_C")
 
 ZERO_BUBBLE = SCHEDULE_ORDER.index(PipelineSchedule.ZERO_BUBBLE)
 
@@ -39,12 +42,18 @@ def transfer_s(job: TransformerJob, table: LayoutTable, machine: Machine, micro_
     each other in every micro-batch. With chunks a message travels beside the next chunk (Megatron-Core's default),
     and only filling and draining wait for it.
     """
-    tokens_C = table.micro_batch_C * job.sequence_length_tokens / table.cp_C
-    num_bytes = job.compute_bytes * job.model.hidden_size * tokens_C / table.tp_C
-    span = machine.span(stride_C=table.tp_C * table.cp_C * table.dp_C, size_C=table.pp_C)
-    one_s = point_to_point_s(num_bytes=num_bytes, link=span.farthest)
+    found = factor(table, TRANSFER_COLUMNS, beside=(machine.ranks_per_node_C,))
+    one_s = found.spread(_one_transfer_s(job, found.table, machine.take(found.first_U)))
     m_C = table.num_micro_batches_C
     is_hidden_C = (table.vp_C > 1) & machine.shape.overlaps_communication
     beside_s = machine.reached.hidden_ratio * micro_batch.total_s_C / table.vp_C
     each_s = np.where(is_hidden_C, np.maximum(2 * one_s - beside_s, 0.0) * table.vp_C, 2 * one_s)
     return np.where(table.pp_C > 1, m_C * each_s + 2 * (table.pp_C - 1) * one_s, 0.0)
+
+
+def _one_transfer_s(job: TransformerJob, table: LayoutTable, machine: Machine) -> FloatArray:
+    """Seconds of one message to a neighbour."""
+    tokens_C = table.micro_batch_C * job.sequence_length_tokens / table.cp_C
+    num_bytes = job.compute_bytes * job.model.hidden_size * tokens_C / table.tp_C
+    span = machine.span(stride_C=table.tp_C * table.cp_C * table.dp_C, size_C=table.pp_C)
+    return point_to_point_s(num_bytes=num_bytes, link=span.farthest)

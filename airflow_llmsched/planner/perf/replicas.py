@@ -26,6 +26,7 @@ BUCKET_PARAMETERS = 4e7
 """Parameters that are reduced together at least (Megatron-Core's default)."""
 
 PARAMETER_COLUMNS = ("tp_C", "pp_C", "vp_C", "ep_C", "etp_C")
+ENDS_COLUMNS = ("dp_C", "tp_C", "cp_C", "pp_C")
 TRAFFIC_COLUMNS = ("dp_C", "cp_C", "tp_C", "pp_C", "vp_C", "ep_C", "etp_C", "zero_C", "shard_C")
 
 
@@ -130,11 +131,13 @@ def tied_embedding_s(job: TransformerJob, table: LayoutTable, machine: Machine) 
     """First and last stage add up their gradients of a tied embedding, once a step."""
     if not job.model.tied_embeddings:
         return np.zeros(len(table))
-    num_bytes = FORMAT_BYTES[job.precision.gradients] * job.model.vocab_size * job.model.hidden_size / table.tp_C
-    ends = machine.span(
-        stride_C=table.tp_C * table.cp_C * table.dp_C * np.maximum(table.pp_C - 1, 1), size_C=np.minimum(table.pp_C, 2)
+    found = factor(table, ENDS_COLUMNS, beside=(machine.ranks_per_node_C,))
+    few = found.table
+    num_bytes = FORMAT_BYTES[job.precision.gradients] * job.model.vocab_size * job.model.hidden_size / few.tp_C
+    ends = machine.take(found.first_U).span(
+        stride_C=few.tp_C * few.cp_C * few.dp_C * np.maximum(few.pp_C - 1, 1), size_C=np.minimum(few.pp_C, 2)
     )
-    return all_reduce_s(num_bytes=num_bytes, span=ends)
+    return found.spread(all_reduce_s(num_bytes=num_bytes, span=ends))
 
 
 def _traffic(job: TransformerJob, table: LayoutTable, machine: Machine) -> Traffic:
