@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.health import Fault
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.domain.progress import ProgressPoint
 from airflow_llmsched.planner.policies.failure import FailureHistory
 
 
@@ -29,7 +31,9 @@ class ChoosePlan:
     """Plan on what is free now: ``keep`` if its nodes are, else anew, off the ``excluded`` nodes where possible.
 
     ``first`` is set until the generation has launched: a plan made before the run opened may serve. ``unfenced`` are
-    the channels of gangs that ended without a witness: their agents must have fenced themselves first.
+    the channels of gangs that ended without a witness: their agents must have fenced themselves first. ``newest`` is
+    the newest sound checkpoint of ``line``, None while nobody has looked; ``pace_ratio`` how much longer a step takes
+    than was predicted.
     """
 
     keep: Plan | None
@@ -37,6 +41,9 @@ class ChoosePlan:
     first: bool
     waiting_since_s: float | None
     unfenced: tuple[str, ...] = ()
+    newest: CheckpointRef | None = None
+    line: CheckpointLine = field(default_factory=CheckpointLine)
+    pace_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,26 @@ class WatchGang:
     handle: GangHandle
     channel_root: str
     launched_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """Say whether the gang is to go on where it is, and whether the budget lasts. ``cause`` is why it is asked now.
+
+    ``progress`` are the newest of earlier reviews, oldest first; ``last_step`` the last step that anyone has seen.
+    The driver adds what the run has spent and may spend, which the machine does not know.
+    """
+
+    key: AttemptKey
+    cause: str
+    launched_at_s: float
+    resumed_step: int
+    last_step: int
+    line: CheckpointLine = field(default_factory=CheckpointLine)
+    progress: tuple[ProgressPoint, ...] = ()
+    pace_ratio: float = 1.0
+    spend: Spend = field(default_factory=Spend)
+    max_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +165,7 @@ Command = (
     | RecordIntent
     | Launch
     | WatchGang
+    | Review
     | StopGang
     | Assess
     | FinishRun

@@ -24,7 +24,8 @@ class RunContext:
     ``checkpoint_root`` is what all attempts save below.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
     has (None: exit 0 is success). ``deadline_s`` is absolute, in Unix seconds. A run waits up to ``capacity_wait_s``
-    for what it needs. ``channel_dir`` is where channels live (default: ``run_dir``).
+    for what it needs. A gang is reviewed every ``review_every_s`` (None: never). ``channel_dir`` is where channels
+    live (default: ``run_dir``).
     """
 
     run_key: RunKey
@@ -49,6 +50,7 @@ class RunContext:
     max_look_errors: int = 5
     capacity_wait_s: float = 3600.0
     capacity_poll_s: float = 5.0
+    review_every_s: float | None = None
     verify_depth: VerifyDepth = VerifyDepth.CONTENT
     channel_dir: str = ""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.capacity import CapacityChooser, Holds, Standing, Waits
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.faults import fault_of
@@ -22,6 +23,7 @@ from airflow_llmsched.control.poller import MAX_BACKOFF_S
 from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.rented_nodes import only_rented
 from airflow_llmsched.control.resume import CheckpointShelf
+from airflow_llmsched.control.reviewing import Reviewer
 from airflow_llmsched.control.watching import Unseen, ask
 from airflow_llmsched.domain.decision import Decision, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
@@ -60,9 +62,15 @@ class Effects:
         open_channel: Callable[[str], RunChannel],
         clock: Clock,
         leases: Callable[[], Sequence[Lease]] = tuple,
+        capacity: CapacityChooser | None = None,
     ) -> None:
-        """``leases`` tells what the run has rented: where the engine has such nodes, it plans on no others."""
+        """``leases`` tells what the run has rented: where the engine has such nodes, it plans on no others.
+
+        ``capacity`` chooses what is rented; None: nobody does, or somebody has.
+        """
         self._leases = leases
+        self._capacity = capacity
+        self._reviewer = Reviewer(context=context, capacity=capacity)
         self._context = context
         self._engine = engine
         self._planner = planner
@@ -84,6 +92,7 @@ class Effects:
             cmd.ChooseCheckpoint: self._choose_checkpoint,
             cmd.RecordIntent: self._record_intent,
             cmd.Launch: self._launch,
+            cmd.Review: self._review,
             cmd.StopGang: self._stop_gang,
             cmd.Assess: self._assess,
             cmd.FinishRun: self._finish,
@@ -178,9 +187,31 @@ class Effects:
         fence = self._fences.awaited(command.unfenced)
         if fence is not None:
             return (fence,)
+        refused = self._hold(command)
+        if refused is not None:
+            return (refused,)
         tree = self._engine.topology()
         tree = only_rented(tree, self._leases()) or tree
         return (choose_plan(command, self._context, tree, self._planner, now_s=self._clock.now_s()),)
+
+    def _hold(self, command: cmd.ChoosePlan) -> ev.PlanRefused | None:
+        """Have capacity to plan on, where somebody chooses it; else return why there is none, and when to ask again."""
+        if self._capacity is None or self._context.num_steps is None:
+            return None
+        seen = () if command.newest is not None else self._newest_checkpoint(command.line)
+        newest = seen[0].checkpoint if seen else command.newest
+        step = 0 if newest is None else newest.step
+        left_ratio = max(0.0, 1.0 - step / self._context.num_steps)
+        answer = self._capacity.hold(Standing(left_ratio=left_ratio, pace_ratio=command.pace_ratio))
+        if isinstance(answer, Holds):
+            return None
+        again_at_s = answer.again_at_s if isinstance(answer, Waits) else None
+        return ev.PlanRefused(at_s=self._clock.now_s(), reason=answer.reason, retry_at_s=again_at_s)
+
+    def _review(self, command: cmd.Review) -> tuple[ev.AnyEvent, ...]:
+        seen = self._newest_checkpoint(command.line)
+        durable_step = seen[0].checkpoint.step if seen else 0
+        return (*seen, self._reviewer.review(command, durable_step=durable_step, now_s=self._clock.now_s()))
 
     def _choose_checkpoint(self, command: cmd.ChooseCheckpoint) -> tuple[ev.AnyEvent, ...]:
         required = self._context.workload.checkpoint.require_resume

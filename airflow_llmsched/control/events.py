@@ -239,20 +239,58 @@ class LookFailed:
     kind: Literal["look_failed"] = "look_failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewDue:
+    """It is time to ask whether the gang is to go on where it is, or ``cause`` gives reason to.
+
+    ``last_step`` is the last step seen; None: the watcher did not look.
+    """
+
+    at_s: float
+    key: AttemptKey
+    cause: str
+    last_step: int | None = None
+    kind: Literal["review_due"] = "review_due"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """The gang goes on where it is (``keeps``) until ``again_at_s`` at least, or is to be stopped and launched anew.
+
+    ``step`` and ``spent_usd`` are how far the run had come and what it had cost, for the pace of the next review.
+    ``pace_ratio`` is how much longer a step takes than was predicted; None: not known. ``asks`` is what somebody is to
+    decide about the budget; empty: nothing.
+    """
+
+    at_s: float
+    key: AttemptKey
+    keeps: bool
+    reason: str
+    step: int
+    spent_usd: float
+    again_at_s: float
+    pace_ratio: float | None = None
+    asks: str = ""
+    kind: Literal["reviewed"] = "reviewed"
+
+
 class DeadlineCause(StrEnum):
     """What a run has no more of."""
 
     TIME = "time"
     MONEY = "money"
+    PROJECTION = "projection"
+    """There is money left, but not for all that is left to train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
-    """The run may not go on. ``last_step`` is the last step seen."""
+    """The run may not go on. ``last_step`` is the last step seen; ``words`` say how a projection was made."""
 
     at_s: float
     last_step: int | None = None
     cause: DeadlineCause = DeadlineCause.TIME
+    words: str = ""
     kind: Literal["deadline_reached"] = "deadline_reached"
 
 
@@ -357,6 +395,8 @@ AnyEvent = (
     | GangEnded
     | FaultDetected
     | LookFailed
+    | ReviewDue
+    | Reviewed
     | DeadlineReached
     | Stopped
     | CheckpointSeen
@@ -369,10 +409,8 @@ AnyEvent = (
 )
 Event = Annotated[AnyEvent, Field(discriminator="kind")]
 
-Handover = Annotated[
-    GangEnded | FaultDetected | LookFailed | DeadlineReached | Woke,
-    Field(discriminator="kind"),
-]
+AnyHandover = GangEnded | FaultDetected | LookFailed | ReviewDue | DeadlineReached | Woke
+Handover = Annotated[AnyHandover, Field(discriminator="kind")]
 """What a watcher hands over; in codec form it is the payload of a trigger's event."""
 
 EVENT_TYPES: tuple[type, ...] = get_args(AnyEvent)

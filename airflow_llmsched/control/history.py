@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.machine import RunPhase, RunState, advance
+from airflow_llmsched.control.machine import advance
+from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.health import Fault
@@ -67,7 +68,7 @@ def _first(known: Fault | None, new: Fault) -> Fault:
 
 
 _BEFORE_LAUNCH = frozenset({RunPhase.CLOSING, RunPhase.PLANNING, RunPhase.RESUMING, RunPhase.READY, RunPhase.LAUNCHING})
-_RECOVERING = frozenset({RunPhase.RECOVERING, RunPhase.ASSESSING})
+_RECOVERING = frozenset({RunPhase.MOVING, RunPhase.RECOVERING, RunPhase.ASSESSING})
 _GIVING_BACK = frozenset({RunPhase.ENDING, RunPhase.FINISHING, RunPhase.FAILING, RunPhase.CANCELLING})
 _NEW_WORKER = (ev.Resumed, ev.Reopened)
 _BESIDE_THE_STORY = (ev.SpanNoted, ev.NoticeReceived, ev.CheckpointSeen, ev.LookFailed, ev.Released)

@@ -5,118 +5,35 @@ that dies between an effect and its record leaves a state from which the next wo
 command is safe to repeat.
 
     NEW > CLOSING > PLANNING > RESUMING > READY > LAUNCHING > WATCHING > FINISHING > SUCCEEDED
-                     ^  v WAITING                                v fault
-                     +-------------- ASSESSING < RECOVERING <----+
-                       nothing left to train: FINISHING
+                    ^ ^  v WAITING                               v fault
+                    | +-------------- ASSESSING < RECOVERING <---+
+                    |   nothing left to train: FINISHING         v now and then
+                    +------------------------------- MOVING < REVIEWING > WATCHING
     deadline: ENDING > FAILING > FAILED          cancel, from anywhere: CANCELLING > CANCELLED
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.decision import Abort, Finish, Migrate
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.domain.health import Fault
-from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.domain.progress import ProgressPoint
 from airflow_llmsched.errors import InternalError
 from airflow_llmsched.planner.policies.failure import FailureHistory
 
 STORY_LENGTH = 40
-
-
-class RunPhase(StrEnum):
-    """Where a run is."""
-
-    NEW = "new"
-    CLOSING = "closing"
-    PLANNING = "planning"
-    WAITING = "waiting"
-    RESUMING = "resuming"
-    READY = "ready"
-    LAUNCHING = "launching"
-    WATCHING = "watching"
-    RECOVERING = "recovering"
-    ASSESSING = "assessing"
-    ENDING = "ending"
-    FINISHING = "finishing"
-    FAILING = "failing"
-    CANCELLING = "cancelling"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the generation has ended."""
-        return self in _TERMINAL
-
-
-_TERMINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """All that decisions need.
-
-    ``owner_since_s`` is when the owner set out to act for the run, None for one that did not say; a teardown moves it
-    on to when it began.
-    ``attempt`` counts intended launches of the generation; ``newest`` is the newest durable checkpoint known,
-    ``checkpoint`` the one that the next or current launch resumes from. ``line`` says which checkpoints count, in any
-    generation; ``own_folder`` where the attempt saves. ``gang_ended`` once the engine has said so.
-    ``unlaunched`` is the attempt, of whatever generation, that was intended and whose gang nobody has seen yet.
-    ``unfenced`` are the channels of gangs that ended without a witness, in any generation; nothing is launched before
-    ``fence_until_s``.
-    """
-
-    run: RunKey
-    phase: RunPhase = RunPhase.NEW
-    generation: int = 0
-    asked_generation: int = 0
-    owner: str = ""
-    owner_since_s: float | None = None
-    attempt: int = 0
-    plan: Plan | None = None
-    keep_plan: bool = False
-    excluded: tuple[NodeId, ...] = ()
-    checkpoint: CheckpointRef | None = None
-    newest: CheckpointRef | None = None
-    line: CheckpointLine = field(default_factory=CheckpointLine)
-    own_folder: bool = False
-    channel_root: str = ""
-    handle: GangHandle | None = None
-    launched_at_s: float | None = None
-    gang_ended: bool = False
-    unlaunched: AttemptKey | None = None
-    fault: Fault | None = None
-    history: FailureHistory = field(default_factory=FailureHistory)
-    last_step: int | None = None
-    reason: str = ""
-    too_late: ev.DeadlineCause | None = None
-    waiting_since_s: float | None = None
-    waiting_until_s: float | None = None
-    unfenced: tuple[str, ...] = ()
-    fence_until_s: float | None = None
-    released: bool = False
-    story: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> AttemptKey:
-        """The attempt intended last; number 0 before the first."""
-        return AttemptKey(run=self.run, generation=self.generation, attempt=self.attempt)
-
-    @property
-    def next_key(self) -> AttemptKey:
-        """The attempt to be intended next."""
-        return replace(self.key, attempt=self.attempt + 1)
+PROGRESS_LENGTH = 12
+"""Reviews that are remembered: a pace is that of the newest ones."""
 
 
 def fold(run: RunKey, events: Iterable[ev.AnyEvent]) -> RunState:
@@ -257,6 +174,7 @@ def _launched(state: RunState, event: ev.Launched | ev.Adopted) -> RunState:
         handle=event.handle,
         launched_at_s=event.at_s,
         gang_ended=False,
+        review_at_s=None,
         unlaunched=None,
         history=state.history.launched(),
         fault=None,
@@ -293,6 +211,10 @@ _TOO_LATE = {
         "budget used up",
         "allow more (budget.max_usd) and clear the run from its first task on",
     ),
+    ev.DeadlineCause.PROJECTION: (
+        "budget would not last, stopped",
+        "allow more (llmsched budget, or budget.max_usd) and clear the task",
+    ),
 }
 
 
@@ -300,7 +222,9 @@ def _deadline_reached(state: RunState, event: ev.DeadlineReached) -> RunState:
     step = event.last_step if event.last_step is not None else state.last_step
     state = replace(state, last_step=step, too_late=event.cause)
     state = replace(state, reason=_too_late(state, event.cause))
-    alive = state.handle is not None and state.phase in (RunPhase.WATCHING, RunPhase.RECOVERING)
+    if event.words:
+        state = replace(state, reason=f"{state.reason} ({event.words})")
+    alive = state.handle is not None and state.phase in _HAS_GANG
     return replace(state, phase=RunPhase.ENDING if alive else RunPhase.FAILING)
 
 
@@ -323,9 +247,31 @@ def _stopped(state: RunState, event: ev.Stopped) -> RunState:
         return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
     if state.phase is RunPhase.RECOVERING:
         return replace(state, phase=RunPhase.ASSESSING)
+    if state.phase is RunPhase.MOVING:
+        return replace(state, phase=RunPhase.PLANNING, keep_plan=False)
     reason = state.reason if state.too_late is None else _too_late(state, state.too_late)
     saved = f"the newest sound checkpoint is that of step {state.newest.step}" if state.newest else "nothing was saved"
     return _failing(state, reason=f"{reason}; {saved}")
+
+
+def _review_due(state: RunState, event: ev.ReviewDue) -> RunState:
+    _require_current(state, event)
+    step = event.last_step if event.last_step is not None else state.last_step
+    return replace(state, phase=RunPhase.REVIEWING, last_step=step, review_cause=event.cause)
+
+
+def _reviewed(state: RunState, event: ev.Reviewed) -> RunState:
+    _require_current(state, event)
+    point = ProgressPoint(at_s=event.at_s, step=event.step, spent_usd=event.spent_usd)
+    return replace(
+        state,
+        phase=RunPhase.WATCHING if event.keeps else RunPhase.MOVING,
+        reason="" if event.keeps else event.reason,
+        review_at_s=event.again_at_s,
+        progress=(*state.progress, point)[-PROGRESS_LENGTH:],
+        pace_ratio=state.pace_ratio if event.pace_ratio is None else event.pace_ratio,
+        asks=event.asks,
+    )
 
 
 def _checkpoint_seen(state: RunState, event: ev.CheckpointSeen) -> RunState:
@@ -402,7 +348,10 @@ def _newer(known: CheckpointRef | None, found: CheckpointRef | None) -> Checkpoi
     return found if found.step > known.step else known
 
 
-def _require_current(state: RunState, event: ev.GangEnded | ev.FaultDetected | ev.Stopped | ev.LookFailed) -> None:
+def _require_current(
+    state: RunState,
+    event: ev.GangEnded | ev.FaultDetected | ev.Stopped | ev.LookFailed | ev.ReviewDue | ev.Reviewed,
+) -> None:
     if event.key != state.key:
         raise _impossible(state, event)
 
@@ -445,6 +394,9 @@ def _choose_plan(state: RunState) -> cmd.Command:
         first=state.plan is None,
         waiting_since_s=state.waiting_since_s,
         unfenced=state.unfenced,
+        newest=state.newest,
+        line=state.line,
+        pace_ratio=state.pace_ratio,
     )
 
 
@@ -465,6 +417,20 @@ def _watch_gang(state: RunState) -> cmd.Command:
     )
 
 
+def _review(state: RunState) -> cmd.Command:
+    resumed_step = state.checkpoint.step if state.checkpoint else 0
+    return cmd.Review(
+        key=state.key,
+        cause=state.review_cause,
+        launched_at_s=state.launched_at_s or 0.0,
+        resumed_step=resumed_step,
+        last_step=max(resumed_step, state.last_step or 0),
+        line=state.line,
+        progress=state.progress,
+        pace_ratio=state.pace_ratio,
+    )
+
+
 def _stop_to_recover(state: RunState) -> cmd.Command:
     return cmd.StopGang(
         handle=_handle_of(state),
@@ -474,7 +440,7 @@ def _stop_to_recover(state: RunState) -> cmd.Command:
     )
 
 
-def _stop_to_end(state: RunState) -> cmd.Command:
+def _stop_and_save(state: RunState) -> cmd.Command:
     return cmd.StopGang(
         handle=_handle_of(state),
         channel_root=state.channel_root,
@@ -506,14 +472,17 @@ _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
     RunPhase.WATCHING: _watch_gang,
     RunPhase.RECOVERING: _stop_to_recover,
     RunPhase.ASSESSING: _assess,
-    RunPhase.ENDING: _stop_to_end,
+    RunPhase.REVIEWING: _review,
+    RunPhase.MOVING: _stop_and_save,
+    RunPhase.ENDING: _stop_and_save,
     RunPhase.FINISHING: _finish,
     RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
     RunPhase.CANCELLING: _cancel_run,
 }
 
+_HAS_GANG = frozenset({RunPhase.WATCHING, RunPhase.REVIEWING, RunPhase.RECOVERING})
 _ANY = None
-_OPEN = frozenset(RunPhase) - _TERMINAL - {RunPhase.NEW}
+_OPEN = frozenset(phase for phase in RunPhase if not phase.terminal) - {RunPhase.NEW}
 _BEFORE_LAUNCH = frozenset({RunPhase.CLOSING, RunPhase.PLANNING, RunPhase.WAITING, RunPhase.RESUMING, RunPhase.READY})
 
 _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunState, Any], RunState]]] = {
@@ -537,9 +506,11 @@ _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunSta
     ev.GangEnded: (frozenset({RunPhase.WATCHING}), _gang_ended),
     ev.FaultDetected: (frozenset({RunPhase.WATCHING}), _fault_detected),
     ev.LookFailed: (frozenset({RunPhase.WATCHING}), _look_failed),
-    ev.DeadlineReached: (_BEFORE_LAUNCH | {RunPhase.WATCHING, RunPhase.RECOVERING}, _deadline_reached),
+    ev.ReviewDue: (frozenset({RunPhase.WATCHING}), _review_due),
+    ev.Reviewed: (frozenset({RunPhase.REVIEWING}), _reviewed),
+    ev.DeadlineReached: (_BEFORE_LAUNCH | _HAS_GANG, _deadline_reached),
     ev.Stopped: (
-        frozenset({RunPhase.RECOVERING, RunPhase.ENDING, RunPhase.CANCELLING}),
+        frozenset({RunPhase.RECOVERING, RunPhase.MOVING, RunPhase.ENDING, RunPhase.CANCELLING}),
         _stopped,
     ),
     ev.CheckpointSeen: (_OPEN, _checkpoint_seen),

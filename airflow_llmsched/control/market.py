@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from airflow_llmsched.domain.capacity import Offer, Quote, Requirement
+from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.planner.market.offers import OfferTable, rank
@@ -48,6 +48,40 @@ class Market:
         return f"{best}{': ' if told else ''}{told}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All that clouds price and the wishes allow, whether it is there now or not; ``room`` says how many nodes are.
+
+    None in ``room``: not known. ``market`` counts why the rest fell out.
+    """
+
+    market: Market
+    room: Mapping[Pool, int | None]
+
+    def has(self, pool: Pool, num_nodes: int) -> bool:
+        """Whether so many nodes seem to be there."""
+        room = self.room.get(pool, 0)
+        return room is None or room >= num_nodes
+
+
+def survey_market(
+    need: Requirement,
+    clouds: Sequence[Cloud],
+    merge: Callable[[Sequence[PriceSource]], PriceSource],
+    *,
+    now_s: float,
+    max_usd_per_hour: float | None = None,
+) -> Survey:
+    """Return what there could be, for who may wait for it: as :func:`ask_market`, whatever is free, by no deadline."""
+    sources = [CloudSource(cloud, need) for cloud in clouds]
+    priced = merge(sources).offers(now_s=now_s)
+    known = _known(sources, priced)
+    boundless = replace(need, deadline_s=None)
+    limitless = [replace(offer, num_nodes=None) for offer in known]
+    market = _ranked(limitless, priced, boundless, now_s=now_s, max_usd_per_hour=max_usd_per_hour, limit=None)
+    return Survey(market=market, room={offer.pool: offer.num_nodes for offer in known})
+
+
 def ask_market(
     need: Requirement,
     clouds: Sequence[Cloud],
@@ -64,15 +98,32 @@ def ask_market(
     """
     sources = [CloudSource(cloud, need) for cloud in clouds]
     priced = merge(sources).offers(now_s=now_s)
+    known = _known(sources, priced)
+    return _ranked(known, priced, need, now_s=now_s, max_usd_per_hour=max_usd_per_hour, limit=limit)
+
+
+def _known(sources: Sequence[CloudSource], priced: PricedOffers) -> list[Offer]:
+    """Return what clouds offer themselves, as it is priced."""
     if all(source.offered is None for source in sources):
         told = "; ".join(sorted(priced.rejections)) or "none is named"
         raise CouldNotLookError(f"no cloud could be asked: {told}")
     on_offer = {offer.pool for source in sources for offer in source.offered or ()}
-    known = [offer for offer in priced.offers if offer.pool in on_offer]
+    return [offer for offer in priced.offers if offer.pool in on_offer]
+
+
+def _ranked(
+    known: Sequence[Offer],
+    priced: PricedOffers,
+    need: Requirement,
+    *,
+    now_s: float,
+    max_usd_per_hour: float | None,
+    limit: int | None,
+) -> Market:
     ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known) * len(need.rounds))
     highest_usd_per_hour = math.inf if max_usd_per_hour is None else max_usd_per_hour
     quotes = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
     num_dear = len(ranking.quotes) - len(quotes)
     rejections = Counter(priced.rejections) + Counter(ranking.rejections) + Counter({TOO_DEAR: num_dear})
     rejections += Counter([f"node shape {name}, {why}" for name, why in need.refused.items()])
-    return Market(quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(on_offer))
+    return Market(quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(known))

@@ -41,7 +41,8 @@ class WatchState:
     Without a ``handle`` there is no gang: the watcher only waits until ``wake_at_s``. ``num_steps`` is how many steps a
     complete run has. ``max_look_errors`` failed looks in a row are borne; the next hands over. ``lease_until_s`` is how
     long this watcher last renewed the lease for, and ``read_at_s`` when it last read what the agents wrote; each None
-    before it ever did.
+    before it ever did. At ``review_at_s`` somebody is to say whether the gang is to go on where it is; at
+    once, if something happens to what it has rented, but not before ``alarm_after_s`` (None: not for that).
     """
 
     handle: GangHandle | None
@@ -58,6 +59,8 @@ class WatchState:
     handoff_limit_s: float = 600.0
     max_look_errors: int = 5
     num_steps: int | None = None
+    review_at_s: float | None = None
+    alarm_after_s: float | None = None
     cursor: ChannelCursor = field(default_factory=lambda: ChannelCursor(positions={}))
     num_look_errors: int = 0
     looked_at_s: float | None = None
@@ -97,7 +100,7 @@ class KeepWatching:
 class HandOver:
     """A worker must act on ``event``; the watcher is done."""
 
-    event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke
+    event: ev.AnyHandover
 
 
 PollVerdict = KeepWatching | HandOver
@@ -112,7 +115,7 @@ def wants_reports(watch: WatchState, *, at_s: float) -> bool:
     """
     if watch.read_at_s is None or watch.last_progress_s is None:
         return True
-    if watch.deadline_s is not None and at_s >= watch.deadline_s:
+    if any(due_s is not None and at_s >= due_s for due_s in (watch.deadline_s, watch.review_at_s)):
         return True
     return not _is_fresh(watch, watch.read_at_s, at_s=at_s) or at_s - watch.last_progress_s > watch.hang_limit_s / 2
 
@@ -237,6 +240,8 @@ def _judge(watch: WatchState, key: AttemptKey, at_s: float, status: GangStatus, 
         return HandOver(
             event=ev.FaultDetected(at_s=at_s, key=key, fault=fault, last_step=watch.last_step, notices=watch.notices)
         )
+    if watch.review_at_s is not None and at_s >= watch.review_at_s:
+        return HandOver(event=ev.ReviewDue(at_s=at_s, key=key, cause="it is time", last_step=watch.last_step))
     return _until_next(watch, at_s, watch.poll_interval_s)
 
 
@@ -245,12 +250,13 @@ def _too_late(watch: WatchState, at_s: float) -> ev.DeadlineReached:
 
 
 def _until_next(watch: WatchState, at_s: float, after_s: float) -> KeepWatching:
-    """Look again after ``after_s``, or as much sooner as the lease or the deadline wants it."""
+    """Look again after ``after_s``, or as much sooner as the lease, the deadline or the next review wants it."""
     if watch.lease_s is not None:
         after_s = min(after_s, watch.lease_s / LOOKS_PER_LEASE)
-    if watch.deadline_s is None:
-        return KeepWatching(after_s=after_s)
-    return KeepWatching(after_s=max(0.0, min(after_s, watch.deadline_s - at_s)))
+    due_s = [each - at_s for each in (watch.deadline_s, watch.review_at_s) if each is not None and each > at_s]
+    if watch.deadline_s is not None and watch.deadline_s <= at_s:
+        due_s.append(0.0)
+    return KeepWatching(after_s=min([after_s, *due_s]))
 
 
 def _beyond_help(at_s: float, status: GangStatus) -> Fault | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import FoundGang
 from airflow_llmsched.domain.identity import RunKey
 

@@ -9,7 +9,6 @@ from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.effects import STOP_POLL_S, STOP_SETTLE_S
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal, JournalError
-from airflow_llmsched.control.machine import RunState
 from airflow_llmsched.control.reaper import (
     AirflowWord,
     Ask,
@@ -22,6 +21,7 @@ from airflow_llmsched.control.reaper import (
     Spare,
     judge,
 )
+from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.gang import FoundGang, GangHandle

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnding, RentalIntent
 from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud, plain_options
 from airflow_llmsched.control.spending import Spend
-from airflow_llmsched.domain.capacity import Quote
+from airflow_llmsched.domain.capacity import Offer, Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.domain.topology import TopologyTree
@@ -116,6 +116,10 @@ class Renter:
                 return found
         return None
 
+    def ordered_at_s(self, purpose: str) -> float | None:
+        """Return when what is open for ``purpose`` was asked for (Unix seconds); None: nothing is. See ``look``."""
+        return max((each.intent.at_s for each in self._book.open() if each.intent.purpose == purpose), default=None)
+
     def active(self) -> tuple[Lease, ...]:
         """Return the run's leases whose nodes all run, oldest first. Raises ``StoreError``, ``CouldNotLookError``."""
         rentals = self._book.open()
@@ -124,6 +128,10 @@ class Renter:
             seen.update(self._clouds.named(*name).leases([each.intent.lease_id for each in mine]))
         leases = (seen.get(rental.intent.lease_id) for rental in rentals)
         return tuple(lease for lease in leases if lease is not None and lease.state is LeaseState.ACTIVE)
+
+    def offer_of(self, lease: Lease) -> Offer:
+        """Return the offer that an open lease was rented by. Raises ``StoreError``."""
+        return next(each.intent.offer for each in self._book.open() if each.intent.lease_id == lease.id)
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return where the cloud says that a lease's nodes are. Raises ``StoreError``, ``CouldNotLookError``."""

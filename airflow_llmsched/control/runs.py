@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import history, snapshots
+from airflow_llmsched.control.capacity import CapacityChooser
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
 from airflow_llmsched.control.effects import Effects
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSummary
-from airflow_llmsched.control.machine import RunPhase, RunState, advance, commands
+from airflow_llmsched.control.machine import advance, commands
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
-from airflow_llmsched.control.spending import Spend, spent_usd, used_up_at_s
+from airflow_llmsched.control.run_state import RunPhase, RunState
+from airflow_llmsched.control.spending import Spend, launch_spend, used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.gang import GangHandle
@@ -41,12 +44,25 @@ MAX_RACES = 20
 """Appends a driver may lose in one call. Each loss means that another worker moved the run on, so more is a fault."""
 
 
+ALARM_PAUSE_S = 60.0
+"""From one review to the next, whatever happens to what is rented."""
+
+
 class MovedOnError(TransientError):
     """Judge the run again: it was to be ended as it had been seen, and it is not like that any more."""
 
 
-_OWNS_GANG = frozenset({RunPhase.LAUNCHING, RunPhase.WATCHING, RunPhase.RECOVERING, RunPhase.ENDING})
-_EFFECTFUL = (cmd.StopOthers, cmd.Launch, cmd.StopGang, cmd.CancelRun)
+_OWNS_GANG = frozenset(
+    {
+        RunPhase.LAUNCHING,
+        RunPhase.WATCHING,
+        RunPhase.REVIEWING,
+        RunPhase.MOVING,
+        RunPhase.RECOVERING,
+        RunPhase.ENDING,
+    }
+)
+_EFFECTFUL = (cmd.StopOthers, cmd.Launch, cmd.Review, cmd.StopGang, cmd.CancelRun)
 
 
 class _Session:
@@ -99,11 +115,17 @@ class RunDriver:
         clock: Clock,
         rented: Callable[[], Spend] = Spend,
         leases: Callable[[], Sequence[Lease]] = tuple,
+        capacity: CapacityChooser | None = None,
+        allowance: Callable[[], float | None] = lambda: None,
     ) -> None:
         """``rented`` tells what was paid for what the run has rented; it is asked only where the run has a budget.
 
-        ``leases`` are those that run: where the engine has their nodes, the run uses no others.
+        ``leases`` are those that run: where the engine has their nodes, the run uses no others. ``capacity`` chooses
+        them, None if nobody does so while the run goes on. ``allowance`` tells what somebody allowed to spend instead
+        of the spec's budget, None where nobody did.
         """
+        self._allowance = allowance
+        self._chooses = capacity is not None
         self._context = context
         self._rented = rented
         self._journal = journal
@@ -117,6 +139,7 @@ class RunDriver:
             open_channel=open_channel,
             clock=clock,
             leases=leases,
+            capacity=capacity,
         )
 
     def start(self) -> Outcome:
@@ -136,7 +159,7 @@ class RunDriver:
 
     def handle(
         self,
-        event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke,
+        event: ev.AnyHandover,
         *,
         yielded_at_s: float | None = None,
     ) -> Outcome:
@@ -246,11 +269,15 @@ class RunDriver:
     def _take_up(
         self,
         session: _Session,
-        event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke,
+        event: ev.AnyHandover,
         yielded_at_s: float | None,
     ) -> None:
         if not _concerns(session.state, event):
             return
+        if isinstance(event, ev.DeadlineReached) and event.cause is ev.DeadlineCause.MONEY:
+            raised_usd = self._allowance()
+            if raised_usd is not None and not self._is_spent(session):
+                return  # somebody allowed more since the watch began: it begins anew
         if yielded_at_s is not None:
             session.record(ev.HandedOver(at_s=self._clock.now_s(), yielded_at_s=yielded_at_s))
         if isinstance(event, ev.GangEnded | ev.FaultDetected):
@@ -328,11 +355,17 @@ class RunDriver:
             for command in commands(session.state):
                 if isinstance(command, _EFFECTFUL):
                     session.flush()
-                events = self._effects.perform(command)
+                events = self._effects.perform(self._priced(command, session))
                 self._submitted = next((each.handle for each in events if isinstance(each, ev.Launched)), None)
                 session.record(*events)
                 if isinstance(command, cmd.Launch):
                     session.flush()  # other effects are cheap to find done; a launch must be known at once
+
+    def _priced(self, command: cmd.Command, session: _Session) -> cmd.Command:
+        """Add to a review what only the journal's whole story, the book and people know: money."""
+        if not isinstance(command, cmd.Review):
+            return command
+        return replace(command, spend=self._spend(session), max_usd=self._max_usd())
 
     def _give_back(self, state: RunState) -> None:
         """Stop what this driver submitted if the journal, read again, shows that the run went on without it."""
@@ -387,19 +420,41 @@ class RunDriver:
             handoff_limit_s=context.handoff_limit_s,
             max_look_errors=context.max_look_errors,
             num_steps=context.num_steps,
+            review_at_s=self._review_at_s(state),
+            alarm_after_s=self._alarm_after_s(state),
         )
+
+    def _review_at_s(self, state: RunState) -> float | None:
+        every_s = self._context.review_every_s
+        if every_s is None or state.phase is not RunPhase.WATCHING:
+            return None
+        return (state.launched_at_s or 0.0) + every_s if state.review_at_s is None else state.review_at_s
+
+    def _alarm_after_s(self, state: RunState) -> float | None:
+        """Return from when on trouble with what is rented calls for a review; a review has heard of all before it."""
+        if not self._chooses or state.phase is not RunPhase.WATCHING:
+            return None
+        reviewed_at_s = state.progress[-1].at_s if state.progress else 0.0
+        return max(state.launched_at_s or 0.0, reviewed_at_s) + ALARM_PAUSE_S
 
     def _is_spent(self, session: _Session) -> bool:
         """Whether the budget is used up, so that another launch would only overdraw it."""
-        max_usd, now_s = self._context.workload.budget.max_usd, self._clock.now_s()
-        if max_usd is None:
-            return False
-        launched_usd = spent_usd(history.attempts(session.events()), now_s=now_s)
-        return max(launched_usd, self._rented().usd) >= max_usd
+        max_usd = self._max_usd()
+        return max_usd is not None and self._spend(session).usd >= max_usd * (1 - _ROUNDING)
+
+    def _max_usd(self) -> float | None:
+        """Return what the run may cost: the spec's budget, unless somebody has allowed something else since."""
+        allowed_usd = self._allowance()
+        return self._context.workload.budget.max_usd if allowed_usd is None else allowed_usd
+
+    def _spend(self, session: _Session) -> Spend:
+        """Return what the run has cost: its launches, or what it has rented, whichever is more."""
+        launches = launch_spend(history.attempts(session.events()), now_s=self._clock.now_s())
+        return max(launches, self._rented(), key=lambda spend: spend.usd)
 
     def _deadline(self, session: _Session) -> tuple[float | None, ev.DeadlineCause]:
         """Return when the run must end, and for want of what."""
-        time_s, max_usd = self._context.deadline_s, self._context.workload.budget.max_usd
+        time_s, max_usd = self._context.deadline_s, self._max_usd()
         if max_usd is not None:
             now_s, launches = self._clock.now_s(), history.attempts(session.events())
             ends_s = [
@@ -444,11 +499,13 @@ def run_blocking(
     return outcome
 
 
-def _concerns(
-    state: RunState, event: ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke
-) -> bool:
+def _concerns(state: RunState, event: ev.AnyHandover) -> bool:
     if isinstance(event, ev.Woke):
         return state.phase is RunPhase.WAITING
     if isinstance(event, ev.DeadlineReached):
         return state.phase in (RunPhase.WAITING, RunPhase.WATCHING)
     return state.phase is RunPhase.WATCHING and event.key == state.key
+
+
+_ROUNDING = 1e-9
+"""Relative: a sum is used up at the very moment for which that was worked out."""

@@ -15,10 +15,11 @@ from airflow_llmsched import __version__, codec
 from airflow_llmsched.control.events import Event
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.journal_format import Record
-from airflow_llmsched.control.machine import RunState, advance
+from airflow_llmsched.control.machine import advance
+from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.errors import StoreError
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 """Raise it when the machine folds old events to another state than before."""
 
 SNAPSHOT_EVERY = 64

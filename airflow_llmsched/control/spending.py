@@ -33,16 +33,20 @@ def spent_usd(attempts: Iterable[AttemptRecord], *, now_s: float) -> float:
     return sum(_hours(attempt, now_s) * attempt.plan.prediction.usd_per_hour for attempt in attempts)
 
 
-def used_up_at_s(attempts: Iterable[AttemptRecord], *, max_usd: float, now_s: float) -> float | None:
-    """Return when what is running will have used up ``max_usd``: at the earliest now, None when it never will."""
+def launch_spend(attempts: Iterable[AttemptRecord], *, now_s: float) -> Spend:
+    """Return what all launches have cost up to ``now_s`` (Unix seconds), and what those that run cost an hour."""
     known = tuple(attempts)
     usd_per_hour = sum(
         attempt.plan.prediction.usd_per_hour
         for attempt in known
         if attempt.launched_at_s is not None and _end_s(attempt) is None
     )
-    spend = Spend(usd=spent_usd(known, now_s=now_s), usd_per_hour=usd_per_hour)
-    return spend.used_up_at_s(max_usd=max_usd, now_s=now_s)
+    return Spend(usd=spent_usd(known, now_s=now_s), usd_per_hour=usd_per_hour)
+
+
+def used_up_at_s(attempts: Iterable[AttemptRecord], *, max_usd: float, now_s: float) -> float | None:
+    """Return when what is running will have used up ``max_usd``: at the earliest now, None when it never will."""
+    return launch_spend(attempts, now_s=now_s).used_up_at_s(max_usd=max_usd, now_s=now_s)
 
 
 def _hours(attempt: AttemptRecord, now_s: float) -> float:

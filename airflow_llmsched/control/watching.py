@@ -170,9 +170,7 @@ def _ask_for(engine: Engine, channel: RunChannel | None, watch: WatchState) -> T
     return ask(engine, [watch.handle])[watch.handle]
 
 
-def watch(
-    engine: Engine, channel: RunChannel | None, state: WatchState, clock: Clock
-) -> ev.GangEnded | ev.FaultDetected | ev.LookFailed | ev.DeadlineReached | ev.Woke:
+def watch(engine: Engine, channel: RunChannel | None, state: WatchState, clock: Clock) -> ev.AnyHandover:
     """Block until there is something to hand over, and return it."""
     while True:
         state, verdict = step(engine, channel, state, clock)

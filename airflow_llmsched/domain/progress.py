@@ -81,6 +81,15 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressPoint:
+    """How far a run had come at ``at_s`` (Unix seconds), and what it had cost by then."""
+
+    at_s: float
+    step: int
+    spent_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCursor:
     """How far a reader has read, by node: an opaque position of the channel adapter. JSON-safe."""
 

@@ -277,14 +277,27 @@ class BatchPhase:
         return self.sequence_length_tokens * self.num_sequences
 
 
+class OnOverrun(StrEnum):
+    """What is wanted when a budget is projected not to last."""
+
+    STOP = "stop"
+    """Save and stop: what is left of the budget buys nothing that ends in time."""
+    ASK = "ask"
+    """Go on, and ask somebody who may raise the cap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """When to stop: exactly one of ``num_tokens`` and ``num_steps``; ``deadline_s`` counts from the start."""
+    """When to stop: exactly one of ``num_tokens`` and ``num_steps``; ``deadline_s`` counts from the start.
+
+    ``on_overrun`` is what happens when ``max_usd`` is projected not to last.
+    """
 
     num_tokens: int | None = None
     num_steps: int | None = None
     deadline_s: float | None = None
     max_usd: float | None = None
+    on_overrun: OnOverrun = OnOverrun.STOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

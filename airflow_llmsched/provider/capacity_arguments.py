@@ -9,6 +9,7 @@ from typing import Any
 from airflow_llmsched.domain.capacity import DataAt, Requirement
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import check_plain
 from airflow_llmsched.provider.rentals import CapacityRequest
 from airflow_llmsched.provider.shape_arguments import Shapes, needs_of, only, parsed
@@ -68,6 +69,18 @@ def duration_s(value: str, *, path: str) -> float:
     """Return a duration such as ``36h`` in seconds. Raises ``SpecError`` naming ``path``."""
     seconds: float = parsed(parse_duration_s, value, path=path)
     return seconds
+
+
+def safe_hold_s(hold: str) -> float:
+    """Return how long a lease lasts without being renewed, in seconds.
+
+    Raises ``SpecError`` for less than what a gang may go without anyone who watches it, twice.
+    """
+    hold_s = duration_s(hold, path="hold")
+    if hold_s < 2 * handoff_limit_s():
+        hint = f"must be at least twice [llmsched] handoff_limit ({handoff_limit_s():.0f} s), or a lease could end"
+        raise SpecError(path="hold", value=hold, hint=f"{hint} while its gang waits for a worker")
+    return hold_s
 
 
 def _num_tokens(spec: WorkloadSpec) -> int:

@@ -15,7 +15,7 @@ from airflow_llmsched.agent import holds
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
 from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.dataset import DatasetManifest

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.allowances import Allowances
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.rented_capacity import RentedCapacity
+from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.dataset import DatasetManifest
 from airflow_llmsched.domain.workload import WorkloadSpec
@@ -19,6 +22,7 @@ from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, op
 from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.rental_policy import PolicySettings, open_capacity
 from airflow_llmsched.provider.rentals import open_renter
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
@@ -30,7 +34,8 @@ class GangSettings:
     """How one task runs its gang; JSON-safe through ``codec``, so that a trigger can carry it.
 
     ``deadline_s`` is absolute (Unix seconds) and lies below every limit of Airflow's own. ``owner`` is the task
-    instance's id: only the try that started last may cancel. ``owner_since_s`` is when that try started.
+    instance's id: only the try that started last may cancel. ``owner_since_s`` is when that try started. The gang is
+    reviewed every ``review_every_s`` (None: never); ``policy`` chooses its capacity (None: nobody does).
     """
 
     scope: RunScope
@@ -44,6 +49,8 @@ class GangSettings:
     lease_s: float | None = 120.0
     capacity_wait_s: float = 3600.0
     max_look_errors: int = 5
+    review_every_s: float | None = None
+    policy: PolicySettings | None = None
 
 
 def checkpoint_root(scope: RunScope, spec: WorkloadSpec) -> str:
@@ -65,6 +72,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
     spec = run_files.read_spec(scope)
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
     renter = open_renter(scope)
+    allowances = Allowances(scope.store(), scope.run_key)
     return RunDriver(
         context=_context(settings, spec),
         journal=Journal(scope.store(), scope.run_key),
@@ -75,6 +83,8 @@ def open_driver(settings: GangSettings) -> RunDriver:
         clock=SystemClock(),
         rented=renter.spend,
         leases=renter.active,
+        capacity=_capacity(settings, spec, renter, allowed_usd=allowances.newest_usd()),
+        allowance=allowances.newest_usd,
     )
 
 
@@ -103,7 +113,19 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         handoff_limit_s=handoff_limit_s(),
         max_look_errors=settings.max_look_errors,
         capacity_wait_s=settings.capacity_wait_s,
+        review_every_s=settings.review_every_s,
         channel_dir=channel_dir(scope),
+    )
+
+
+def _capacity(
+    settings: GangSettings, spec: WorkloadSpec, renter: Renter, *, allowed_usd: float | None
+) -> RentedCapacity | None:
+    if settings.policy is None:
+        return None
+    max_usd = spec.budget.max_usd if allowed_usd is None else allowed_usd
+    return open_capacity(
+        settings.policy, renter, deadline_s=settings.deadline_s, max_usd=max_usd, num_steps=spec.num_steps
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from airflow_llmsched import codec
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import watching
-from airflow_llmsched.control.events import Handover
+from airflow_llmsched.control.events import Handover, ReviewDue
 from airflow_llmsched.control.poller import KeepWatching, WatchState
+from airflow_llmsched.errors import InternalError
 from airflow_llmsched.ports import Engine, RunChannel
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.engine import open_engine
@@ -46,10 +47,24 @@ class GangWatch:
         """Look once. Returns seconds until the next look, or the event to yield."""
         if self._leases is not None:
             self._leases.tend()
+            if self._leases.alarm and self._heeds_alarms():
+                watching.extend(self._channel, self._state, SystemClock())
+                return 0.0, review_due(self._state, self._leases.alarm)
         self._state, verdict = watching.step(self._engine, self._channel, self._state, SystemClock())
         if isinstance(verdict, KeepWatching):
             return verdict.after_s, None
         return 0.0, handed_over(verdict.event)
+
+    def _heeds_alarms(self) -> bool:
+        after_s = self._state.alarm_after_s
+        return self._state.handle is not None and after_s is not None and SystemClock().now_s() >= after_s
+
+
+def review_due(state: WatchState, cause: str) -> dict[str, Any]:
+    """Return the payload that has a gang reviewed because of ``cause``."""
+    if state.handle is None:
+        raise InternalError("there is no gang to review")
+    return handed_over(ReviewDue(at_s=SystemClock().now_s(), key=state.handle.key, cause=cause))
 
 
 def subscription(settings: Mapping[str, Any], watch: Mapping[str, Any]) -> tuple[Connection, WatchState]:

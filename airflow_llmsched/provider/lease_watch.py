@@ -57,7 +57,7 @@ class Watched:
 
 
 class LeasePasses:
-    """Passes over runs' leases. For one thread at a time."""
+    """Passes over runs' leases. For one thread at a time. ``alarms`` says what the last one saw go, by run."""
 
     def __init__(self) -> None:
         self._keeper: LeaseKeeper | None = None
@@ -65,12 +65,14 @@ class LeasePasses:
         self._gauged_s = -GAUGE_EVERY_S
         self._said: dict[RunKey, frozenset[str]] = {}
         self._ordered_for: dict[RunKey, frozenset[NodeId]] = {}
+        self.alarms: Mapping[RunKey, str] = {}
 
     def make(self, watched: Iterable[Watched]) -> float:
         """Keep all leases of the runs. Returns how many seconds later the next pass is due. Raises nothing."""
         try:
             runs = {each.scope.run_key: each for each in watched}
             kept = self._keep(runs)
+            self.alarms = {key: words for key, found in kept.items() if (words := _alarm(found))}
             for key, found in kept.items():
                 self._say(key, found)
                 self._order_checkpoint(runs[key], found)
@@ -137,6 +139,14 @@ def _announced(kept: Kept) -> frozenset[NodeId]:
     )
 
 
+def _alarm(kept: Kept) -> str:
+    """Return in words what has gone, or is announced to go, of what a run has rented; empty: nothing."""
+    lost = [f"lease {gone.name} is gone" for gone in kept.gone]
+    lost += [f"lease {each.id} has lost {', '.join(node.id for node in each.gone)}" for each in kept.broken]
+    announced = sorted(_announced(kept))
+    return "; ".join(lost + ([f"{', '.join(announced)} to be taken"] if announced else []))
+
+
 class BackgroundPasses:
     """One run's passes beside a worker that waits: a cloud that hangs must not keep it from its gang."""
 
@@ -156,29 +166,61 @@ class BackgroundPasses:
         if time.monotonic() >= self._due_s:
             self._pass = _worker_threads.submit(self._passes.make, [self._watched])
 
+    @property
+    def alarm(self) -> str:
+        """What the last pass saw go, in words; empty: nothing."""
+        return self._passes.alarms.get(self._watched.scope.run_key, "")
+
 
 _worker_threads = DaemonThreads(1, name="llmsched-leases")
+
+
+class LeaseAlarm:
+    """Rings while a run is watched and something of what it has rented goes, or is announced to."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self._words = ""
+        self._rings = asyncio.Event()
+
+    def tell(self, words: str) -> None:
+        """Take what the newest pass saw go; empty: nothing."""
+        self._words = words
+        if words:
+            self._rings.set()
+        else:
+            self._rings.clear()
+
+    async def wait(self, *, not_before_s: float) -> str:
+        """Return what has gone, in words, once something has, at ``not_before_s`` (Unix seconds) at the earliest."""
+        while True:
+            await self._rings.wait()
+            early_s = not_before_s - time.time()
+            if early_s <= 0:
+                return self._words
+            await asyncio.sleep(early_s)
 
 
 class _LoopWatch:
     """One event loop's passes, as long as anyone is subscribed."""
 
     def __init__(self) -> None:
-        self._watched: list[Watched] = []
+        self._alarms: list[LeaseAlarm] = []
         self._joined = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def watching(self, watched: Watched) -> Iterator[None]:
-        self._watched.append(watched)
+    def watching(self, watched: Watched) -> Iterator[LeaseAlarm]:
+        alarm = LeaseAlarm(watched)
+        self._alarms.append(alarm)
         self._joined.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="llmsched leases")
         try:
-            yield
+            yield alarm
         finally:
-            self._watched.remove(watched)
-            if not self._watched and self._task is not None:
+            self._alarms.remove(alarm)
+            if not self._alarms and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
@@ -186,7 +228,9 @@ class _LoopWatch:
         passes = LeasePasses()
         while True:
             self._joined.clear()
-            wait_s = await run_blocking("leases", passes.make, list(self._watched))
+            wait_s = await run_blocking("leases", passes.make, [alarm.watched for alarm in self._alarms])
+            for alarm in self._alarms:
+                alarm.tell(passes.alarms.get(alarm.watched.scope.run_key, ""))
             await asyncio.sleep(GATHER_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._joined.wait(), wait_s)
@@ -195,7 +239,7 @@ class _LoopWatch:
 _watches: dict[asyncio.AbstractEventLoop, _LoopWatch] = {}
 
 
-def watching_leases(watched: Watched) -> contextlib.AbstractContextManager[None]:
+def watching_leases(watched: Watched) -> contextlib.AbstractContextManager[LeaseAlarm]:
     """Keep the run's leases inside of the block, together with those of all others in this event loop."""
     for loop in [each for each in _watches if each.is_closed()]:
         del _watches[loop]

@@ -16,7 +16,7 @@ from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError, TransientError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.market.budget import Go, Standing, judge
-from airflow_llmsched.ports import PriceSource
+from airflow_llmsched.ports import Cloud, PriceSource
 from airflow_llmsched.prices.list_prices import ListPrices
 from airflow_llmsched.prices.merged import AgedSource, MergedPrices
 from airflow_llmsched.prices.snapshots import SnapshotPrices
@@ -60,11 +60,19 @@ class RentalSettings:
 
 def ask(request: CapacityRequest) -> Market:
     """Return what could be rented now. Raises ``CouldNotLookError``, ``SpecError``."""
-    allowed = request.need.wish.clouds or tuple(request.clouds)
-    clouds = [open_cloud(name, options) for name, options in request.clouds.items() if name in allowed]
     return ask_market(
-        request.need, clouds, _merged, now_s=SystemClock().now_s(), max_usd_per_hour=request.max_usd_per_hour
+        request.need,
+        open_clouds_of(request),
+        merged_prices,
+        now_s=SystemClock().now_s(),
+        max_usd_per_hour=request.max_usd_per_hour,
     )
+
+
+def open_clouds_of(request: CapacityRequest) -> list[Cloud]:
+    """Open the clouds that a run may rent from. Raises as ``open_cloud``."""
+    allowed = request.need.wish.clouds or tuple(request.clouds)
+    return [open_cloud(name, options) for name, options in request.clouds.items() if name in allowed]
 
 
 def open_book(scope: RunScope) -> LeaseBook:
@@ -149,7 +157,7 @@ def _wanted(settings: RentalSettings, quotes: tuple[Quote, ...]) -> Wanted:
     )
 
 
-def _merged(sources: Sequence[PriceSource]) -> PriceSource:
+def merged_prices(sources: Sequence[PriceSource]) -> PriceSource:
     """Return the clouds' own prices, then a fresh enough snapshot's, then the built-in list's."""
     return MergedPrices(
         *(AgedSource(source=each) for each in sources),

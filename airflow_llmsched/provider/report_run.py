@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import history
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase, RunState, fold
+from airflow_llmsched.control.machine import fold
 from airflow_llmsched.control.records import read_all
+from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Verdict, VerifyDepth
 from airflow_llmsched.domain.progress import NodeReport

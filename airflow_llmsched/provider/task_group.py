@@ -33,6 +33,7 @@ def pretraining_task_group(
     gang_arguments: Mapping[str, Any] | None = None,
     plan_arguments: Mapping[str, Any] | None = None,
     capacity_arguments: Mapping[str, Any] | None = None,
+    rental_policy: Mapping[str, Any] | None = None,
 ) -> TaskGroup:
     """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
 
@@ -54,16 +55,22 @@ def pretraining_task_group(
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
         plan_arguments: further arguments of :class:`PlanTrainingOperator` (write_out, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
+        rental_policy: ``capacity`` of :class:`RunGangOperator` (clouds, shapes, ...) instead: what is rented is chosen
+            again and again while the run goes on.
 
     Raises:
-        ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown.
+        ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown; or it is to rent in both ways.
     """
+    if capacity_arguments is not None and rental_policy is not None:
+        raise ValueError("capacity_arguments and rental_policy both rent: give one of them")
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
     gang = {"outlets": [] if checkpoint_asset is None else [checkpoint_asset], **(gang_arguments or {})}
+    if rental_policy is not None:
+        gang["capacity"] = rental_policy
     form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        rents = capacity_arguments is not None
+        rents = capacity_arguments is not None or rental_policy is not None
         opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where, **(plan_arguments or {}))

@@ -40,7 +40,11 @@ def build(spec: schema.SpecModel, *, shape: ModelShape | None, phases: tuple[Bat
         data=_data(spec.data),
         batch=phases,
         budget=BudgetSpec(
-            num_tokens=budget.tokens, num_steps=budget.steps, deadline_s=budget.deadline, max_usd=budget.max_usd
+            num_tokens=budget.tokens,
+            num_steps=budget.steps,
+            deadline_s=budget.deadline,
+            max_usd=budget.max_usd,
+            on_overrun=budget.on_overrun,
         ),
         optimizer=OptimizerSpec(**spec.optimizer.model_dump()),
         precision=PrecisionSpec(**spec.precision.model_dump()),

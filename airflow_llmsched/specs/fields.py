@@ -17,6 +17,7 @@ from airflow_llmsched.domain.workload import (
     CompressionKind,
     DatasetKind,
     LoraTarget,
+    OnOverrun,
     OptimizerKind,
     Positions,
     RoleKind,
@@ -209,6 +210,7 @@ RecomputeName = Annotated[Recompute, _choose(Recompute), _words(Recompute)]
 ScheduleName = Annotated[PipelineSchedule, _choose(PipelineSchedule), _words(PipelineSchedule)]
 CompressionName = Annotated[CompressionKind, _choose(CompressionKind), _words(CompressionKind)]
 OffloadName = Annotated[Offload, _choose(Offload), _words(Offload)]
+OverrunName = Annotated[OnOverrun, _choose(OnOverrun), _words(OnOverrun)]
 RoleName = Annotated[RoleKind, _choose(RoleKind), _words(RoleKind)]
 Market = Annotated[CapacityType, _choose(CapacityType), _words(CapacityType)]
 LauncherName = Annotated[Launcher, _choose(Launcher), _words(Launcher)]

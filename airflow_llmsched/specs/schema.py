@@ -19,6 +19,7 @@ from airflow_llmsched.domain.workload import (
     EvaluationSpec,
     GradientCompression,
     LauncherSpec,
+    OnOverrun,
     OptimizerSpec,
     Positions,
     PrecisionSpec,
@@ -203,6 +204,11 @@ class BudgetBlock(Block):
     steps: Annotated[int, Field(gt=0, lt=2**53)] | None = Field(None, description="Optimizer steps to take.")
     deadline: f.Duration | None = Field(None, description="Time from the run's start after which it is stopped.")
     max_usd: f.Usd | None = Field(None, description="The most that may be spent.")
+    on_overrun: f.OverrunName = Field(
+        OnOverrun.STOP,
+        description="What happens while it runs when max_usd is projected not to last: it saves and stops, or goes on "
+        "and asks.",
+    )
 
 
 class ObjectiveBlock(Block):

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.control.context import Failed, Succeeded
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.errors import CouldNotLookError

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from airflow_llmsched.control import history
-from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.records import read_all
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from airflow_llmsched.testing.keeper import ProcessId

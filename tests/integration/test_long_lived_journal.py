@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.control.journal import BUNDLE_SIZE, Journal, list_runs
-from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.machine import fold
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.control.snapshots import rebuild
 from tests.bench.journal import MAX_OBJECTS, measure
 from tests.support.long_run import LongRun, copy_to_folder, driver_elsewhere, live

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import GangHandle, LaunchRequest
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.errors import AbandonedError

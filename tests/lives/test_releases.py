@@ -8,7 +8,7 @@ import pytest
 
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Watch
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_house import RUN, SimHouse
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Succeeded, Watch
 from airflow_llmsched.control.faults import fault_of
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import GangPhase, GangStatus
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.workload import RetrySpec

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.control import snapshots
-from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.machine import fold
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import TransientError
 from tests.support import seaweed

@@ -18,9 +18,10 @@ from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.events import AnyEvent
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase, fold
+from airflow_llmsched.control.machine import fold
 from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.control.reaper import Reap
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
 from airflow_llmsched.control.watching import step

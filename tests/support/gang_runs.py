@@ -12,8 +12,9 @@ from airflow_llmsched.agent import wire
 from airflow_llmsched.control import history
 from airflow_llmsched.control.events import AnyEvent
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunState, fold
+from airflow_llmsched.control.machine import fold
 from airflow_llmsched.control.records import read_all
+from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.telemetry.channel import DirectoryChannel

@@ -13,7 +13,8 @@ import psutil
 from airflow_llmsched.control import history
 from airflow_llmsched.control.events import AnyEvent
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.machine import RunPhase, RunState, fold
+from airflow_llmsched.control.machine import fold
+from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.engines.local.engine import LocalEngine

@@ -6,19 +6,10 @@ What has been spent is for others to count; here it is a number, as is what the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from airflow_llmsched.domain.workload import OnOverrun
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.units import HOUR_S
-
-
-class OnOverrun(StrEnum):
-    """What is wanted when the projection passes the cap."""
-
-    STOP = "stop"
-    """Save and stop: what is left of the budget buys nothing that ends in time."""
-    ASK = "ask"
-    """Go on, and ask somebody who may raise the cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

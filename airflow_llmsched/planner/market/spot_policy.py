@@ -35,6 +35,9 @@ from airflow_llmsched.planner.market.values import SpotTerms, SpotValues, solve
 _AGAIN_S = 1.0
 """How much later a second look at the same moment counts: a pool that was refused meanwhile has just gone."""
 
+_IDLE_COST_RATIO = 1e-3
+"""What a second without any progress counts for, in seconds of on-demand capacity: nobody waits for nothing at all."""
+
 _WORTH_A_CHANGE = 1e-6
 """Seconds of on-demand capacity by which another choice must be better."""
 
@@ -83,11 +86,12 @@ class SpotPolicy:
 
     def choose(self, view: RentalView) -> RentalChoice:
         """Return the cheapest choice that is safe; of equals, what is held."""
-        self._see(view)
+        self.see(view)
         ways = _Ways(self._modes, view)
         pool_MN = np.stack([self._best_pool_N(view, mode.pools) for mode in self._modes.modes])
         cost_MHN = self._costs_MHN(view, ways, pool_MN)
         cost_MHN[:, Holding.ON_DEMAND][~ways.demand_there_MN] = np.inf
+        cost_MHN[:, Holding.NOTHING] += _IDLE_COST_RATIO * view.tick_s
         margin_s = self._stock.margin_s(max_miss_ratio=self._max_miss_ratio, tick_s=view.tick_s)
         promise = Promise(self._modes, margin_s=margin_s)
         is_safe_MHN = promise.safe_MHN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND]) & np.isfinite(cost_MHN)
@@ -97,6 +101,21 @@ class SpotPolicy:
         choice_MHN = np.where(is_safe_MHN.any(axis=(0, 1)), weighed_MHN, hurried_MHN)
         mode_N, holding_N = ways.best_N(choice_MHN)
         return RentalChoice(holding_N=holding_N, pool_N=pool_MN[mode_N, ways.runs_N], mode_N=mode_N)
+
+    def see(self, view: RentalView) -> None:
+        """Move what is believed of the pools on by what there is now. ``choose`` does so by itself."""
+        since_s = 0.0 if self._seen_left_s is None else max(_AGAIN_S, self._seen_left_s - view.left_s)
+        changed_ZN = view.up_ZN != self._up_ZN
+        self._age_s_ZN = np.where(changed_ZN, 0.0, self._age_s_ZN + since_s)
+        self._up_ZN, self._seen_left_s = view.up_ZN.copy(), view.left_s
+        for number, mode in enumerate(self._modes.modes):
+            up_N, before = np.asarray(view.up_ZN[list(mode.pools)].any(axis=0)), self._beliefs[number]
+            model = self._models[number]
+            self._beliefs[number] = (
+                first_belief(model, up_N)
+                if before is None
+                else observe(model, before, up_N, after_s=since_s, at_s_N=view.at_s_N)
+            )
 
     def promised_miss_N(self, view: RentalView) -> FloatArray:
         """Return the probability of being late that is stated for each run as it stands; 0 while stock never ends."""
@@ -116,20 +135,6 @@ class SpotPolicy:
             for run, slack_s in enumerate(slack_s_N)
         ]
         return np.where(is_sure_N, 0.0, stated)
-
-    def _see(self, view: RentalView) -> None:
-        since_s = 0.0 if self._seen_left_s is None else max(_AGAIN_S, self._seen_left_s - view.left_s)
-        changed_ZN = view.up_ZN != self._up_ZN
-        self._age_s_ZN = np.where(changed_ZN, 0.0, self._age_s_ZN + since_s)
-        self._up_ZN, self._seen_left_s = view.up_ZN.copy(), view.left_s
-        for number, mode in enumerate(self._modes.modes):
-            up_N, before = np.asarray(view.up_ZN[list(mode.pools)].any(axis=0)), self._beliefs[number]
-            model = self._models[number]
-            self._beliefs[number] = (
-                first_belief(model, up_N)
-                if before is None
-                else observe(model, before, up_N, after_s=since_s, at_s_N=view.at_s_N)
-            )
 
     def _costs_MHN(self, view: RentalView, ways: _Ways, pool_MN: IntArray) -> FloatArray:
         costs = []

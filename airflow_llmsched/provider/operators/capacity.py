@@ -204,17 +204,12 @@ class ProvisionCapacityOperator(RunOperator):
         self.defer(trigger=trigger, method_name="resume", kwargs={"until_s": until_s})
 
     def _settings(self, context: Context) -> RentalSettings:
-        from airflow_llmsched.errors import SpecError
-        from airflow_llmsched.provider.capacity_arguments import capacity_request, wishes_of
-        from airflow_llmsched.provider.config import handoff_limit_s
+        from airflow_llmsched.provider.capacity_arguments import capacity_request, safe_hold_s, wishes_of
         from airflow_llmsched.provider.rentals import RentalSettings
         from airflow_llmsched.provider.run_scope import generation_of
 
         scope = self.scope(context)
-        hold_s = self._duration_s("hold", self.hold)
-        if hold_s < 2 * handoff_limit_s():
-            hint = f"must be at least twice [llmsched] handoff_limit ({handoff_limit_s():.0f} s), or a lease could end"
-            raise SpecError(path="hold", value=self.hold, hint=f"{hint} while its gang waits for a worker")
+        hold_s = safe_hold_s(self.hold)
         spec = self._spec_if_any(scope)
         deadline_s = spec.budget.deadline_s if spec is not None else None
         request = capacity_request(

@@ -6,6 +6,7 @@ while the run goes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_llmsched.provider.operators.gang_base import GangOperator
@@ -23,12 +24,46 @@ class RunGangOperator(GangOperator):
 
     Deferrable or blocking, it ends in the same result or the same exception. Failures of the gang are retried by the
     spec's own budgets (``retries``), not by Airflow's: Airflow's retries only replace a worker that died, and find the
-    gang again. Assets in ``outlets`` get an event with run key, checkpoint, step, loss and digest. Arguments as in
-    ``GangOperator``.
+    gang again. Assets in ``outlets`` get an event with run key, checkpoint, step, loss and digest.
+
+    With ``capacity`` a rental policy chooses what the run is trained on, for as long as it goes on: spot while it pays,
+    on-demand so that the deadline is kept, another zone, region, shape or size, or nothing for a while. Where the spec
+    sets ``budget.max_usd`` the money is judged, too, every ``review_interval``.
+
+    Args:
+        capacity: arguments of ``ProvisionCapacityOperator`` (clouds, shapes, ...) by name, ``wait`` being how long
+            machines may take to come up, and ``changeover``, the time from leaving one place to training at full pace
+            in another (default ``10min``). The spec must set a deadline or a budget in dollars.
+        review_interval: how often the gang's place and its budget are judged.
+
+    Others as in ``GangOperator``.
     """
 
+    template_fields: Sequence[str] = (*GangOperator.template_fields, "capacity")
     ui_color = "#fdf3e3"
     purpose = "train"
+
+    def __init__(
+        self, *, capacity: Mapping[str, Any] | None = None, review_interval: str = "10min", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.capacity = capacity
+        self.review_interval = review_interval
+
+    def reviewed(self, settings: GangSettings, context: Context) -> GangSettings:
+        """Have the gang reviewed for what it costs, and for where it is."""
+        from dataclasses import replace
+
+        from airflow_llmsched.provider.capacity_arguments import duration_s
+        from airflow_llmsched.provider.policy_arguments import policy_settings
+
+        every_s = duration_s(self.review_interval, path="review_interval")
+        spec = self.workload(settings.scope)
+        policy = None
+        if self.capacity is not None:
+            policy = policy_settings(self.capacity, settings, spec, purpose=self.task_id, tick_s=every_s)
+        is_due = policy is not None or spec.budget.max_usd is not None
+        return replace(settings, policy=policy, review_every_s=every_s if is_due else None)
 
     def start(self, settings: GangSettings) -> Outcome:
         """Begin the generation, or go on with it."""

@@ -95,6 +95,10 @@ class GangOperator(EngineOperator):
     def account(self, settings: GangSettings) -> None:
         """Record the gang's time for the run's ledger, once it has ended well or badly."""
 
+    def reviewed(self, settings: GangSettings, context: Context) -> GangSettings:
+        """Return the settings with what the gang is reviewed for while it runs: by default for nothing."""
+        return settings
+
     @property
     @abc.abstractmethod
     def purpose(self) -> str:
@@ -242,6 +246,7 @@ class GangOperator(EngineOperator):
             capacity_wait_s=self.capacity_wait_s,
             max_look_errors=self.max_look_errors,
         )
+        self._settings = self.reviewed(self._settings, context)
         return self._settings
 
     def _deadline_s(self, context: Context, scope: RunScope) -> float | None:

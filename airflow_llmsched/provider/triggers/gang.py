@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from airflow_llmsched.provider.settling import settle
 
 if TYPE_CHECKING:
     from airflow_llmsched.control.poller import WatchState
-    from airflow_llmsched.provider.lease_watch import Watched
+    from airflow_llmsched.provider.lease_watch import LeaseAlarm, Watched
     from airflow_llmsched.provider.poller import Connection, SharedPoller
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class GangTrigger(BaseTrigger):
         try:
             shared_poller, connection, watch = await run_blocking("subscribe", self._subscription)
             watching_leases, watched = await run_blocking("subscribe", self._leases)
-            with watching_leases(watched):
-                event = await shared_poller(connection).watch(watch)
+            with watching_leases(watched) as alarm:
+                event = await self._first(shared_poller(connection).watch(watch), alarm, watch)
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
             with contextlib.suppress(Exception):  # whatever broke the watch may break this
@@ -76,6 +76,23 @@ class GangTrigger(BaseTrigger):
             event = broken(error)
         await settle(since_s=started_s, settle_s=self.settle_s)
         yield TriggerEvent(event)
+
+    async def _first(
+        self, watching: Coroutine[Any, Any, dict[str, Any]], alarm: LeaseAlarm, watch: WatchState
+    ) -> dict[str, Any]:
+        """Return what comes first: the end of the watch, or trouble with what the run has rented, if it heeds that."""
+        if watch.handle is None or watch.alarm_after_s is None:
+            return await watching
+        watched = asyncio.ensure_future(watching)
+        rung = asyncio.ensure_future(alarm.wait(not_before_s=watch.alarm_after_s))
+        try:
+            await asyncio.wait({watched, rung}, return_when=asyncio.FIRST_COMPLETED)
+            if watched.done():
+                return watched.result()
+            return await run_blocking(f"{self._back_end}-extend", self._reviewed, watch, rung.result())
+        finally:
+            watched.cancel()
+            rung.cancel()
 
     async def on_kill(self) -> None:
         """End this generation because someone failed, cleared or ended the task: durable record first, then the stop.
@@ -109,11 +126,17 @@ class GangTrigger(BaseTrigger):
 
         return shared_poller, *subscription(self.settings, self.watch)
 
-    def _leases(self) -> tuple[Callable[[Watched], AbstractContextManager[None]], Watched]:
+    def _leases(self) -> tuple[Callable[[Watched], AbstractContextManager[LeaseAlarm]], Watched]:
         from airflow_llmsched.provider.gang_watch import watched_leases
         from airflow_llmsched.provider.lease_watch import watching_leases
 
         return watching_leases, watched_leases(self.settings, self.watch)
+
+    def _reviewed(self, watch: WatchState, cause: str) -> dict[str, Any]:
+        from airflow_llmsched.provider.gang_watch import extend_lease, review_due
+
+        extend_lease(self.watch)
+        return review_due(watch, cause)
 
     def _extend(self) -> None:
         from airflow_llmsched.provider.gang_watch import extend_lease

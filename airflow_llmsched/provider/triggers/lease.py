@@ -14,7 +14,7 @@ from airflow_llmsched.provider.executor import run_blocking
 from airflow_llmsched.provider.settling import settle
 
 if TYPE_CHECKING:
-    from airflow_llmsched.provider.lease_watch import Watched
+    from airflow_llmsched.provider.lease_watch import LeaseAlarm, Watched
     from airflow_llmsched.provider.rental_watch import RentalWatch
 
 
@@ -142,7 +142,9 @@ def broken(error: Exception) -> dict[str, Any]:
 
 
 # These run on a thread, imports included: they take longer than the event loop may stand still.
-def _open_rental(settings: Mapping[str, Any]) -> tuple[Callable[[Watched], AbstractContextManager[None]], RentalWatch]:
+def _open_rental(
+    settings: Mapping[str, Any],
+) -> tuple[Callable[[Watched], AbstractContextManager[LeaseAlarm]], RentalWatch]:
     from airflow_llmsched.provider.lease_watch import watching_leases
     from airflow_llmsched.provider.rental_watch import RentalWatch
 

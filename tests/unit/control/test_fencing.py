@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Succeeded, Watch
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S, KILL_S
-from airflow_llmsched.control.machine import RunPhase
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.errors import CouldNotLookError

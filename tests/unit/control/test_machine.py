@@ -6,7 +6,8 @@ import pytest
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.machine import STORY_LENGTH, RunPhase, RunState, advance, commands, fold
+from airflow_llmsched.control.machine import STORY_LENGTH, advance, commands, fold
+from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.decision import Abort, Migrate, Restart
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
@@ -82,8 +83,12 @@ def test_launch_command_carries_what_was_intended() -> None:
 def test_restart_keeps_the_plan_and_migration_does_not() -> None:
     restart = after(*TO_ASSESSING, ev.Decided(at_s=8.0, decision=Restart(reason="again")))
     migrate = after(*TO_ASSESSING, ev.Decided(at_s=8.0, decision=Migrate(reason="away", excluded=(NodeId("n1"),))))
-    assert commands(restart) == (cmd.ChoosePlan(keep=PLAN, excluded=(), first=False, waiting_since_s=None),)
-    assert commands(migrate) == (cmd.ChoosePlan(keep=None, excluded=("n1",), first=False, waiting_since_s=None),)
+    (again,), (away,) = commands(restart), commands(migrate)
+    assert isinstance(again, cmd.ChoosePlan)
+    assert isinstance(away, cmd.ChoosePlan)
+    assert (again.keep, again.excluded, again.first, again.waiting_since_s) == (PLAN, (), False, None)
+    assert (away.keep, away.excluded, away.first, away.waiting_since_s) == (None, ("n1",), False, None)
+    assert (again.line, again.newest) == (restart.line, restart.newest)
 
 
 def test_abort_fails_the_run_with_the_policys_reason() -> None:

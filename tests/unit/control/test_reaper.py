@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.reaper import (
     WORD_OF_STATE,
     AirflowWord,
@@ -22,6 +21,7 @@ from airflow_llmsched.control.reaper import (
     Spare,
     judge,
 )
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import FoundGang, GangHandle
 from airflow_llmsched.domain.identity import AttemptKey
 from tests.support.sim_house import RUN

@@ -10,9 +10,9 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal, list_runs
-from airflow_llmsched.control.machine import RunPhase
 from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
 from airflow_llmsched.control.reaping import Finding
+from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.gang import GangHandle, GangPhase
 from airflow_llmsched.domain.identity import AttemptKey, RunKey, RunOrigin
 from airflow_llmsched.errors import CouldNotLookError, StoreError

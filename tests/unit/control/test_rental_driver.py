@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from airflow_llmsched.control.rental_driver import Choices, Held, RentalDriver
+from airflow_llmsched.control.rental_driver import Held, RentalDriver
 from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import CapacityError
@@ -17,6 +17,7 @@ from airflow_llmsched.planner.layout_table import BoolArray
 from airflow_llmsched.planner.market.baselines import GreedySpot, OnDemandOnly, UniformProgress
 from airflow_llmsched.planner.market.forecast import AvailabilityTrace, fit
 from airflow_llmsched.planner.market.rental import Holding, RentalPolicy
+from airflow_llmsched.planner.market.rental_ways import Way
 from airflow_llmsched.planner.market.replay import replay
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.values import SpotTerms
@@ -87,12 +88,15 @@ class Job:
             self.house.renter(),
             self.policy,
             terms=terms,
-            choices=Choices(
-                spot=tuple(quote_of(offer, num_nodes=1) for offer in self.spots),
-                on_demand=quote_of(self.harness.offer(), num_nodes=1),
-            ),
+            ways=[
+                Way(
+                    work_s=TERMS.work_s,
+                    spot=tuple(quote_of(offer, num_nodes=1) for offer in self.spots),
+                    demand=(quote_of(self.harness.offer(), num_nodes=1),),
+                )
+            ],
             wanted=self.house.wanted([]),
-            is_up=lambda pool: pools.pool(pool).num_free > 0,
+            is_up=lambda stock: pools.pool(stock.pool).num_free > 0,
             clock=self.house.clock,
         )
 
@@ -182,7 +186,7 @@ def test_a_pool_that_refuses_counts_as_down_and_costs_nothing_that_is_held() -> 
     job = Job.of(np.stack([trace_of(1)]), GreedySpot())
     driver = job.driver()
     job.harness.run_short(job.spots[0], num_nodes=0)
-    driver._is_up = lambda _pool: True  # it looked as if there were some
+    driver._is_up = lambda _stock: True  # it looked as if there were some
     held = driver.tick(work_s=TERMS.work_s, overhead_s=0.0, tick_s=TICK_S)
     assert held.holding is not Holding.SPOT
     assert len(job.harness.billed()) == (held.lease is not None)

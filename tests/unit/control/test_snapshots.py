@@ -11,7 +11,8 @@ import pytest
 from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.journal_format import encode_record
-from airflow_llmsched.control.machine import RunState, fold
+from airflow_llmsched.control.machine import fold
+from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.errors import StoreError
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_house import RUN, SimHouse

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_llmsched.domain.workload import OnOverrun
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.market.budget import Ask, CheckpointAndStop, Deny, Go, OnOverrun, Standing, judge
+from airflow_llmsched.planner.market.budget import Ask, CheckpointAndStop, Deny, Go, Standing, judge
 
 
 def standing(**values: Any) -> Standing:

@@ -1,0 +1,139 @@
+"""What a run may be rented, as a policy weighs it: ways to run, each a mode with its own speed, prices and pools. Pure.
+
+A way is so many nodes of one shape in one region: another region, another shape and another size are other ways, and so
+a quote of each is all it takes for the policy to move a run there. A way without on-demand capacity is none, because no
+promise could be kept in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_llmsched.domain.capacity import Pool, Quote, Requirement
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, reshaped, seconds_of
+from airflow_llmsched.planner.market.values import SpotTerms
+
+MAX_WAYS = 4
+"""Ways that are weighed at once: each takes a table of its own, a second's work."""
+
+_LEAST_RATIO = 1e-6
+"""What costs nothing costs this share of the first way's on-demand capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Stock:
+    """So many nodes of a pool together: what is there, or is not, for a run."""
+
+    pool: Pool
+    num_nodes: int
+
+    @classmethod
+    def of(cls, quote: Quote) -> Stock:
+        """Return what a quote is for."""
+        return cls(pool=quote.offer.pool, num_nodes=quote.num_nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """``demand`` is on-demand (or reserved) capacity, cheapest first; ``spot`` has one quote for each zone."""
+
+    work_s: float
+    demand: tuple[Quote, ...]
+    spot: tuple[Quote, ...] = ()
+
+    @property
+    def demand_usd_per_hour(self) -> float:
+        """What the whole gang costs on demand."""
+        return _gang_usd_per_hour(self.demand[0])
+
+    @property
+    def spot_usd_per_hour(self) -> float:
+        """What the whole gang costs on spot capacity, in the dearest zone; on-demand's price where there is none."""
+        return max((_gang_usd_per_hour(quote) for quote in self.spot), default=self.demand_usd_per_hour)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return cloud and region."""
+        return self.demand[0].offer.pool.cloud, self.demand[0].offer.pool.region
+
+    def describe(self) -> str:
+        """Return in words what it is."""
+        pool = self.demand[0].offer.pool
+        return f"{self.demand[0].num_nodes} nodes of {pool.shape} in {pool.cloud} {pool.region}"
+
+
+def ways_of(
+    quotes: Iterable[Quote], need: Requirement, *, held: Stock | None = None, limit: int = MAX_WAYS
+) -> tuple[Way, ...]:
+    """Return the ways that ``quotes`` make, the cheapest on demand first: it is what the others are measured by.
+
+    Of more than ``limit`` the cheapest on spot capacity, the fastest, and that of what is ``held`` are kept.
+    """
+    work_s = {(name, each.num_nodes): each.work_s for by_shape in need.rounds for name, each in by_shape.items()}
+    groups: dict[tuple[str, str, str, int], list[Quote]] = {}
+    for quote in quotes:
+        pool = quote.offer.pool
+        if (pool.shape, quote.num_nodes) in work_s:
+            groups.setdefault((pool.cloud, pool.region, pool.shape, quote.num_nodes), []).append(quote)
+    ways = [_way(group, work_s[shape, num]) for (*_, shape, num), group in sorted(groups.items()) if _demand(group)]
+    ways.sort(key=lambda way: way.demand[0].total_usd)
+    wanted = [*ways[:1], *[way for way in ways if held in _stocks(way)]]
+    wanted += sorted(ways, key=lambda way: way.spot_usd_per_hour * way.work_s)[:1]
+    wanted += [*sorted(ways, key=lambda way: way.work_s)[:1], *ways]
+    chosen = list(dict.fromkeys(wanted))[:limit]
+    return tuple(sorted(chosen, key=lambda way: way.demand[0].total_usd))
+
+
+def spot_stocks(ways: Sequence[Way]) -> tuple[Stock, ...]:
+    """Return all spot capacity of all ways, in the order in which a policy numbers its pools."""
+    return tuple(Stock.of(quote) for way in ways for quote in way.spot)
+
+
+def mode_set(ways: Sequence[Way], *, time_s: float, work_ratio: float, changeover_s: float) -> ModeSet:
+    """Return the ways as modes of the same number each, for a run that has ``work_ratio`` of its work before it."""
+    first = ways[0]
+    base = SpotTerms(
+        time_s=time_s, work_s=max(1.0, first.work_s * work_ratio), changeover_s=changeover_s, spot_ratio=1.0
+    )
+    usd_per_hour = max(first.demand_usd_per_hour, _LEAST_RATIO)
+    modes, num_before = [], 0
+    for way in ways:
+        terms = reshaped(
+            base,
+            speed_ratio=first.work_s / way.work_s,
+            demand_ratio=max(_LEAST_RATIO, way.demand_usd_per_hour / usd_per_hour),
+            spot_ratio=max(_LEAST_RATIO, way.spot_usd_per_hour / usd_per_hour),
+        )
+        pools = tuple(range(num_before, num_before + len(way.spot)))
+        modes.append(Mode(name=way.describe(), terms=terms, pools=pools))
+        num_before += len(way.spot)
+    moves = {
+        (here, there): Move(
+            duration_s=changeover_s + way.demand[0].stage_s,
+            cost_s=seconds_of(way.demand[0].egress_usd, gang_usd_per_hour=usd_per_hour),
+        )
+        for here in range(len(ways))
+        for there, way in enumerate(ways)
+        if here != there and ways[here].place != way.place
+    }
+    return ModeSet(modes=tuple(modes), moves=moves)
+
+
+def _way(group: Sequence[Quote], work_s: float) -> Way:
+    spot = [quote for quote in group if quote.offer.pool.capacity_type is CapacityType.SPOT]
+    return Way(work_s=work_s, demand=_demand(group), spot=tuple(sorted(spot, key=lambda each: each.offer.pool)))
+
+
+def _demand(group: Sequence[Quote]) -> tuple[Quote, ...]:
+    safe = [quote for quote in group if quote.offer.pool.capacity_type is not CapacityType.SPOT]
+    return tuple(sorted(safe, key=lambda each: (each.total_usd, each.offer.pool)))
+
+
+def _stocks(way: Way) -> set[Stock]:
+    return {Stock.of(quote) for quote in (*way.demand, *way.spot)}
+
+
+def _gang_usd_per_hour(quote: Quote) -> float:
+    return quote.num_nodes * quote.offer.usd_per_hour

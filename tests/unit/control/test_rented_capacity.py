@@ -1,0 +1,131 @@
+"""A run that its rental policy moves between pools: simulated gangs, own machines, virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.context import Failed, Succeeded
+from airflow_llmsched.control.rental_memory import MemoryFile
+from tests.support.rented_house import NUM_STEPS, RentedHouse
+from tests.support.sim_house import RUN
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> RentedHouse:
+    return RentedHouse(tmp_path)
+
+
+def test_a_run_with_time_takes_spot_capacity_and_no_other(house: RentedHouse) -> None:
+    outcome = house.run(before_look=house.at())
+    assert isinstance(outcome, Succeeded)
+    assert outcome.last_step == NUM_STEPS
+    assert house.where() == ["lent"]
+    assert len(house.book().rentals()) == 1
+
+
+def test_a_gang_on_spot_capacity_that_is_taken_goes_on_elsewhere_and_is_in_time(house: RentedHouse) -> None:
+    started_s = house.clock.now_s()
+    outcome = house.run(before_look=house.at((500.0, lambda: house.take("lent"))))
+    assert isinstance(outcome, Succeeded)
+    assert house.clock.now_s() < started_s + 4000.0
+    assert house.where()[0] == "lent"
+    assert house.where()[-1] == "owned"
+    (broken,) = [each for each in house.book().rentals() if each.intent.offer.pool.zone == "lent"]
+    assert broken.end is not None
+    assert len(house.book().open()) == 1
+
+
+def test_a_run_without_time_to_lose_is_on_demand_from_the_start(tmp_path: Path) -> None:
+    house = RentedHouse(tmp_path)
+    hurried = RentedHouse(tmp_path, deadline_s=house.clock.now_s() + 2100.0)
+    outcome = hurried.run(before_look=hurried.at())
+    assert isinstance(outcome, Succeeded)
+    assert hurried.where() == ["owned"]
+
+
+def test_a_run_whose_time_gets_short_on_spot_capacity_is_moved_while_it_trains(tmp_path: Path) -> None:
+    """Nothing is taken from it: one tick more and a loss could not be made good any more."""
+    slow = RentedHouse(tmp_path)
+    house = RentedHouse(tmp_path, deadline_s=slow.clock.now_s() + 2400.0)
+    outcome = house.run(before_look=house.at())
+    assert isinstance(outcome, Succeeded)
+    reasons = [event.reason for event in house.journal.read() if isinstance(event, ev.Reviewed) and not event.keeps]
+    assert len(house.where()) == len(reasons) + 1
+    assert not any(isinstance(event, ev.FaultDetected | ev.GangEnded) and event.fault for event in house.journal.read())
+
+
+def test_a_cheaper_place_is_moved_to_with_a_checkpoint_and_nothing_is_done_twice(house: RentedHouse) -> None:
+    house.price("lent", 1.5)  # dearer than on demand: no offer
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price("lent", 0.1))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == ["owned", "lent"]
+    first, second = house.steps()
+    assert second[0] == first[-1] + 1
+    (move,) = [event for event in house.journal.read() if isinstance(event, ev.Reviewed) and not event.keeps]
+    assert "spot nodes of sim in onprem lent" in move.reason
+
+
+def test_a_run_waits_for_spot_capacity_while_there_is_time_and_pays_for_nothing(tmp_path: Path) -> None:
+    start_s = RentedHouse(tmp_path).clock.now_s()
+    house = RentedHouse(tmp_path, deadline_s=start_s + 20_000.0)
+    house.take("lent")
+    outcome = house.run(before_look=house.at((600.0, lambda: house.give_back("lent"))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == ["lent"]
+    waits = [event.reason for event in house.journal.read() if isinstance(event, ev.PlanRefused)]
+    assert waits == ["waits for spot capacity: there is time"] * len(waits)
+    assert len(waits) >= 5
+
+
+def test_what_earlier_processes_saw_of_the_pools_is_not_forgotten(house: RentedHouse) -> None:
+    house.run(before_look=house.at())
+    memory = MemoryFile(house.store, RUN).read()
+    assert len(memory.sightings) >= NUM_STEPS // 120 - 2
+    (name,) = {name for sighting in memory.sightings for name in sighting.up}
+    assert name == "onprem/home/lent/sim/spot/2"
+    assert all(sighting.up[name] for sighting in memory.sightings)
+
+
+def test_money_without_a_date_buys_the_soonest_one_it_is_good_for(tmp_path: Path) -> None:
+    on_demand_usd = 2 * NUM_STEPS / 3600
+    plenty = RentedHouse(tmp_path, deadline_s=None, max_usd=1.5 * on_demand_usd)
+    assert isinstance(plenty.run(before_look=plenty.at()), Succeeded)
+    scarce = RentedHouse(tmp_path, deadline_s=None, max_usd=0.45 * on_demand_usd)
+    assert isinstance(scarce.run(before_look=scarce.at()), Succeeded)
+    rich, poor = (MemoryFile(each.store, RUN).read().deadline_s or 0.0 for each in (plenty, scarce))
+    assert rich < poor
+    assert scarce.renter().spent_usd() < 0.45 * on_demand_usd
+
+
+def test_money_that_pays_for_no_way_is_said_at_once_and_nothing_is_rented(tmp_path: Path) -> None:
+    house = RentedHouse(tmp_path, deadline_s=None, max_usd=0.01)
+    outcome = house.run(before_look=house.at())
+    assert isinstance(outcome, Failed)
+    assert "raise budget.max_usd" in outcome.reason
+    assert not house.book().rentals()
+
+
+def test_a_policy_without_date_and_sum_is_refused(tmp_path: Path) -> None:
+    house = RentedHouse(tmp_path, deadline_s=None)
+    outcome = house.run(before_look=house.at())
+    assert isinstance(outcome, Failed)
+    assert "set budget.deadline or budget.max_usd" in outcome.reason
+
+
+def test_a_run_whose_pools_come_and_go_is_in_time_whatever_they_do(tmp_path: Path) -> None:
+    for period_s in (150.0, 310.0, 700.0):
+        house = RentedHouse(tmp_path)
+        deadline_s = house.clock.now_s() + 4000.0
+        moments = [(period_s * number, house.take if number % 2 else house.give_back) for number in range(1, 30)]
+        outcome = house.run(before_look=house.at(*((at_s, _on(act, "lent")) for at_s, act in moments)))
+        assert isinstance(outcome, Succeeded), period_s
+        assert house.clock.now_s() < deadline_s
+        assert house.max_live == 1
+        assert len(house.book().open()) <= 1
+
+
+def _on(act, zone):  # type: ignore[no-untyped-def]
+    return lambda: act(zone)
