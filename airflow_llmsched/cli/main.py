@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from airflow_llmsched.cli import (
+    budget_commands,
     calibrate_commands,
     hardware_commands,
     plan_commands,
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("budget")(budget_commands.budget)
 app.command("calibrate")(calibrate_commands.calibrate)
 app.command("check")(spec_commands.check)
 app.command("hardware")(hardware_commands.show)

@@ -24,7 +24,9 @@ from airflow_llmsched.agent.link import DirectoryLink
 from airflow_llmsched.agent.spool import read_json
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control import journal as journals
+from airflow_llmsched.control.allowances import Allowances
 from airflow_llmsched.control.journal import Journal, JournalRaceError
+from airflow_llmsched.control.rental_memory import MemoryFile, Sighting
 from airflow_llmsched.domain.checkpoint import VerifyDepth
 from airflow_llmsched.domain.dataset import DatasetManifest
 from airflow_llmsched.domain.identity import NodeId, RunKey
@@ -304,7 +306,46 @@ def _check_interruption(folder: Path, _generation: int) -> None:
     assert read_json(folder / "channel" / "down" / "orders.json")["checkpoint_seq"] in (1, 2)
 
 
+RENTED = Sighting(at_s=1.0, up={"a": True}, in_stock=True)
+
+
+def _remember(folder: Path, _try: Try) -> None:
+    """See the pools twice, as a rental policy does."""
+    memory = MemoryFile(LocalStore(str(folder / "state")), RUN)
+    for _ in range(2):
+        memory.write(memory.read().seen(RENTED))
+
+
+def _memory_is_whole(folder: Path) -> None:
+    assert all(each == RENTED for each in MemoryFile(LocalStore(str(folder / "state")), RUN).read().sightings)
+
+
+def _check_memory(folder: Path, _generation: int) -> None:
+    assert len(MemoryFile(LocalStore(str(folder / "state")), RUN).read().sightings) >= 2
+
+
+def _allow(folder: Path, _try: Try) -> object:
+    return Allowances(LocalStore(str(folder / "state")), RUN).allow(5.0, at_s=1.0)
+
+
+def _check_allowance(folder: Path, _generation: int) -> None:
+    assert Allowances(LocalStore(str(folder / "state")), RUN).newest_usd() == 5.0
+
+
 PARTS: dict[str, Part] = {
+    "memory": Part(
+        act=_remember,
+        points=("rental.",),
+        whole=_memory_is_whole,
+        check=_check_memory,
+        follow_ups=("retried", "thawed"),
+    ),
+    "allowance": Part(
+        act=_allow,
+        points=("budget.",),
+        check=_check_allowance,
+        follow_ups=("retried", "thawed"),
+    ),
     "market": Part(
         act=_take_snapshot,
         points=("market.",),

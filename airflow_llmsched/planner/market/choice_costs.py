@@ -48,7 +48,25 @@ class ChoiceCosts:
             States.ON_DEMAND_UP, States.ON_DEMAND_DOWN, States.ON_DEMAND_DOWN, work_s_HN[Holding.ON_DEMAND]
         )
         later_HN = np.stack([base_N, np.where(self._up_N, spot_N, np.inf), demand_N])
-        return np.asarray(np.array(terms.price_H)[:, None] * cell_s + later_HN)
+        if not terms.base_speed_ratio:
+            later_HN[Holding.NOTHING] = np.maximum(base_N, self._least_N(work_s_N))
+        return np.asarray(np.array(terms.price_H)[:, None] * self._paid_s_HN(work_s_N, overhead_s_HN) + later_HN)
+
+    def _least_N(self, work_s_N: FloatArray) -> FloatArray:
+        """Return what the work costs at the very least for who holds nothing: a table is too coarse to tell at its end.
+
+        A start and the work, on the cheaper kind of capacity.
+        """
+        terms = self._values.terms
+        each = zip(terms.price_H[Holding.SPOT :], terms.speed_H[Holding.SPOT :], strict=True)
+        costs = [price * (terms.changeover_s + work_s_N / speed) for price, speed in each]
+        return np.asarray(np.min(costs, axis=0))
+
+    def _paid_s_HN(self, work_s_N: FloatArray, overhead_s_HN: FloatArray) -> FloatArray:
+        """Return how much of the cell is paid: all, or as long as the work takes. Or the last of it would seem dear."""
+        cell_s, speed_H1 = self._values.cell_s, np.array(self._values.terms.speed_H)[:, None]
+        takes_s_HN = overhead_s_HN + work_s_N / np.maximum(speed_H1, 1e-9)
+        return np.asarray(np.minimum(cell_s, takes_s_HN))
 
     def _later(self, up: int, lost: int, down: int, work_s_N: FloatArray, *, restart_s: float = 0.0) -> FloatArray:
         """Return the mean cost one cell from now, over classes of pool and over what the pool does (N,)."""

@@ -179,15 +179,34 @@ def frequency_of_misses(policy: SpotPolicy, *, spot: HazardModel | None, num_run
 
 
 def test_run_that_waits_for_the_last_moment_is_late_as_often_as_is_stated() -> None:
-    """Without any spot capacity the bound is what happens: the order is given when the margin begins."""
-    never = model_of(loss_per_hour=1.0, return_per_hour=1e-9)
-    policy = SpotPolicy(never, stock=SCARCE, max_miss_ratio=PROMISED)
+    """It hopes for spot capacity that never comes: the order is given when the margin begins, and the bound happens."""
+    hopeful = model_of(loss_per_hour=0.1, return_per_hour=0.5)
+    policy = SpotPolicy(hopeful, stock=SCARCE, max_miss_ratio=PROMISED)
     missed = frequency_of_misses(policy, spot=None)
     margin_s = SCARCE.margin_s(max_miss_ratio=PROMISED, tick_s=TICK_S)
     stated = SCARCE.miss_probability(slack_s=margin_s, margin_s=margin_s, tick_s=TICK_S)
     deviation = np.sqrt(stated * (1 - stated) / 1500)
     assert 0.9 * PROMISED < stated <= PROMISED
     assert missed == pytest.approx(stated, abs=3.5 * deviation)
+
+
+def test_run_that_hopes_for_nothing_does_not_wait() -> None:
+    """Nobody waits for what does not come, though waiting would cost nothing."""
+    never = model_of(loss_per_hour=1.0, return_per_hour=1e-9)
+    for work_s in (10 * HOUR_S, 600.0, 1.0):  # down to less than a cell of the table
+        policy = SpotPolicy(never)
+        policy.begin(ROOMY, num_runs=1, num_pools=1)
+        choice = policy.choose(replace(view_at(slack_h=8.0, in_stock=True), work_s_N=np.array([work_s])))
+        assert choice.holding_N[0] == Holding.ON_DEMAND
+
+
+def test_run_that_is_nearly_done_does_not_leave_what_it_has() -> None:
+    model = model_of(loss_per_hour=0.5, return_per_hour=0.5)
+    for work_s in (600.0, 60.0, 1.0):
+        policy = SpotPolicy(model)
+        policy.begin(ROOMY, num_runs=1, num_pools=1)
+        view = view_at(slack_h=8.0, in_stock=True, holding=Holding.SPOT, up=True)
+        assert policy.choose(replace(view, work_s_N=np.array([work_s]))).holding_N[0] == Holding.SPOT
 
 
 def test_spot_capacity_meanwhile_only_makes_it_rarer() -> None:

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_llmsched.control.rental_memory import MAX_SIGHTINGS, MemoryFile, RentalMemory, Sighting
+from tests.support.memory_store import MemoryStore
+from tests.support.sim_house import RUN
+
+
+def seen(at_s: float) -> Sighting:
+    return Sighting(at_s=at_s, up={"a": True, "b": False}, in_stock=True)
+
+
+def test_what_was_written_is_read_by_whoever_comes_next() -> None:
+    store = MemoryStore()
+    MemoryFile(store, RUN).write(RentalMemory(deadline_s=9.0).seen(seen(1.0)).seen(seen(2.0)))
+    memory = MemoryFile(store, RUN).read()
+    assert [each.at_s for each in memory.sightings] == [1.0, 2.0]
+    assert (memory.sightings[0].up, memory.deadline_s) == ({"a": True, "b": False}, 9.0)
+
+
+def test_a_memory_does_not_grow_for_ever_and_forgets_the_oldest() -> None:
+    memory = RentalMemory()
+    for number in range(MAX_SIGHTINGS + 3):
+        memory = memory.seen(seen(float(number)))
+    assert len(memory.sightings) == MAX_SIGHTINGS
+    assert memory.sightings[0].at_s == 3.0
+
+
+@pytest.mark.parametrize("data", [b"{", b"null", b'{"v": 99}'])
+def test_a_memory_that_cannot_be_understood_is_none(data: bytes) -> None:
+    store = MemoryStore()
+    store.put(f"runs/{RUN}/rental-memory.json", data)
+    assert MemoryFile(store, RUN).read() == RentalMemory()
+    assert MemoryFile(MemoryStore(), RUN).read() == RentalMemory()

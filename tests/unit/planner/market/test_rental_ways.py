@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement, ShapeNeed
+from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.rental_ways import Stock, mode_set, spot_stocks, ways_of
+
+HOUR_S = 3600.0
+NEED = Requirement(
+    by_shape={"p4": ShapeNeed(num_nodes=2, work_s=20 * HOUR_S), "p5": ShapeNeed(num_nodes=1, work_s=10 * HOUR_S)},
+    more_nodes={"p5": (ShapeNeed(num_nodes=2, work_s=6 * HOUR_S),)},
+)
+WORK_S = {("p4", 2): 20 * HOUR_S, ("p5", 1): 10 * HOUR_S, ("p5", 2): 6 * HOUR_S}
+
+
+def quote(
+    shape: str = "p4",
+    *,
+    num_nodes: int = 2,
+    usd: float = 10.0,
+    zone: str = "a",
+    region: str = "east",
+    capacity_type: CapacityType = CapacityType.ON_DEMAND,
+    egress_usd: float = 0.0,
+    stage_s: float = 0.0,
+) -> Quote:
+    pool = Pool(cloud="sim", region=region, zone=zone, shape=shape, capacity_type=capacity_type)
+    work_s = WORK_S[shape, num_nodes]
+    return Quote(
+        offer=Offer(pool=pool, usd_per_hour=usd, priced_at_s=0.0, source="test"),
+        num_nodes=num_nodes,
+        compute_usd=num_nodes * usd * work_s / HOUR_S,
+        egress_usd=egress_usd,
+        stage_s=stage_s,
+        finish_at_s=work_s,
+        valid_until_s=HOUR_S,
+    )
+
+
+def spot(shape: str = "p4", **changes) -> Quote:
+    return quote(shape, **{"capacity_type": CapacityType.SPOT, "usd": 3.0, **changes})
+
+
+def test_zones_of_a_region_are_one_way_and_sizes_shapes_and_regions_are_others() -> None:
+    quotes = [
+        quote(), quote(zone="b", usd=9.0), spot(zone="a"), spot(zone="b"), quote(region="west", usd=12.0),
+        quote("p5", num_nodes=1, usd=30.0), quote("p5", num_nodes=2, usd=30.0),
+    ]  # fmt: skip
+    ways = ways_of(quotes, NEED, limit=9)
+    assert len(ways) == 4
+    assert [each.offer.pool.zone for each in ways_of(quotes[:4], NEED)[0].demand] == ["b", "a"]
+    (home,) = ways_of(quotes[:4], NEED)
+    assert [each.pool.zone for each in spot_stocks([home])] == ["a", "b"]
+    assert home.describe() == "2 nodes of p4 in sim east"
+
+
+def test_the_first_way_is_the_cheapest_on_demand() -> None:
+    ways = ways_of([quote(usd=20.0), quote("p5", num_nodes=1, usd=30.0)], NEED)
+    assert [way.demand[0].offer.pool.shape for way in ways] == ["p5", "p4"]
+
+
+def test_a_way_without_on_demand_capacity_is_none() -> None:
+    assert ways_of([spot()], NEED) == ()
+    reserved = quote(capacity_type=CapacityType.RESERVED)
+    assert len(ways_of([spot(), reserved], NEED)) == 1
+
+
+def test_of_too_many_ways_those_that_may_be_wanted_are_kept() -> None:
+    fast = quote("p5", num_nodes=2, usd=90.0, region="far")
+    held = quote(region="here", usd=50.0)
+    bargain = [quote(region="lent", usd=60.0), spot(region="lent", usd=0.1)]
+    dull = [quote(region=f"r{number}", usd=11.0 + number) for number in range(6)]
+    ways = ways_of([*dull, quote(), fast, held, *bargain], NEED, held=Stock.of(held), limit=4)
+    assert {way.place[1] for way in ways} == {"east", "far", "here", "lent"}
+
+
+def test_a_mode_has_the_speed_and_the_prices_of_its_way_against_the_first() -> None:
+    ways = ways_of([quote(), spot(zone="a"), spot(zone="b", usd=4.0), quote("p5", num_nodes=1, usd=40.0)], NEED)
+    modes = mode_set(ways, time_s=30 * HOUR_S, work_ratio=0.5, changeover_s=600.0).modes
+    assert [mode.terms.work_s for mode in modes] == [10 * HOUR_S, 10 * HOUR_S]
+    assert (modes[0].terms.demand_ratio, modes[0].terms.spot_ratio) == (1.0, pytest.approx(0.4))  # the dearer zone
+    assert (modes[1].terms.demand_ratio, modes[1].terms.demand_speed_ratio) == (2.0, 2.0)
+    assert (modes[0].pools, modes[1].pools) == ((0, 1), ())
+    assert modes[1].terms.spot_ratio == modes[1].terms.demand_ratio
+
+
+def test_the_way_to_another_region_takes_staging_and_egress_and_to_another_shape_neither() -> None:
+    far = quote(region="west", usd=10.5, egress_usd=40.0, stage_s=900.0)
+    ways = ways_of([quote(), far, quote("p5", num_nodes=1, usd=40.0)], NEED)
+    modes = mode_set(ways, time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=600.0)
+    names = [way.place[1] for way in ways]
+    west = names.index("west")
+    assert modes.moves[0, west].duration_s == 1500.0
+    assert modes.moves[0, west].cost_s == pytest.approx(2 * HOUR_S)  # $40 at $20 an hour
+    assert all(west in pair for pair in modes.moves)
+
+
+def test_what_costs_nothing_is_weighed_all_the_same() -> None:
+    (way,) = ways_of([replace(quote(), offer=replace(quote().offer, usd_per_hour=0.0))], NEED)
+    assert mode_set([way], time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=0.0).modes[0].terms.demand_ratio > 0
