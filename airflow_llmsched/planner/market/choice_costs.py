@@ -48,19 +48,7 @@ class ChoiceCosts:
             States.ON_DEMAND_UP, States.ON_DEMAND_DOWN, States.ON_DEMAND_DOWN, work_s_HN[Holding.ON_DEMAND]
         )
         later_HN = np.stack([base_N, np.where(self._up_N, spot_N, np.inf), demand_N])
-        if not terms.base_speed_ratio:
-            later_HN[Holding.NOTHING] = np.maximum(base_N, self._least_N(work_s_N))
         return np.asarray(np.array(terms.price_H)[:, None] * self._paid_s_HN(work_s_N, overhead_s_HN) + later_HN)
-
-    def _least_N(self, work_s_N: FloatArray) -> FloatArray:
-        """Return what the work costs at the very least for who holds nothing: a table is too coarse to tell at its end.
-
-        A start and the work, on the cheaper kind of capacity.
-        """
-        terms = self._values.terms
-        each = zip(terms.price_H[Holding.SPOT :], terms.speed_H[Holding.SPOT :], strict=True)
-        costs = [price * (terms.changeover_s + work_s_N / speed) for price, speed in each]
-        return np.asarray(np.min(costs, axis=0))
 
     def _paid_s_HN(self, work_s_N: FloatArray, overhead_s_HN: FloatArray) -> FloatArray:
         """Return how much of the cell is paid: all, or as long as the work takes. Or the last of it would seem dear."""

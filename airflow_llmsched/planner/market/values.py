@@ -89,13 +89,22 @@ class SpotValues:
     cost_TSKW: _Table
 
     def at(self, state_N: IntArray, *, left_s: float, work_s_N: FloatArray) -> FloatArray:
-        """Return the cost to go for each class, linear between cells of work (N, K)."""
+        """Return the cost to go for each class, linear between cells of work (N, K).
+
+        In the first cell it goes on as in the second, down to a start that is still to be paid: only what is done is
+        free.
+        """
         cell = int(np.clip(left_s / self.cell_s + 1e-9, 0, len(self.cost_TSKW) - 1))
         cost_SKW = self.cost_TSKW[cell]
         at_N = np.clip(work_s_N / self.cell_s, 0.0, cost_SKW.shape[-1] - 1.001)
         below_N = at_N.astype(np.int64)
         share_N1 = (at_N - below_N)[:, None]
-        return np.asarray(cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1)
+        cost_NK = cost_SKW[state_N, :, below_N] * (1 - share_N1) + cost_SKW[state_N, :, below_N + 1] * share_N1
+        one_NK, two_NK = cost_SKW[state_N, :, 1], cost_SKW[state_N, :, 2]
+        is_last_N1 = ((at_N > 0) & (below_N == 0))[:, None]
+        return np.asarray(
+            np.where(is_last_N1, np.maximum(cost_NK, one_NK - (1 - share_N1) * (two_NK - one_NK)), cost_NK)
+        )
 
     def at_all_times(self, work_s: float) -> FloatArray:
         """Return the cost to go by time left, a cell apart, and by state and class, for so much work (T, S, K)."""
