@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Mapping
 
 from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.identity import RunKey
@@ -20,9 +21,17 @@ def gauge_rentals(run: RunKey, spend: Spend, *, num_open: int) -> None:
 
     A back end that fails fails nothing else.
     """
+    _set(run, {"rented_usd": spend.usd, "rented_usd_per_hour": spend.usd_per_hour, "open_leases": num_open})
+
+
+def gauge_asks(run: RunKey, *, asks: bool) -> None:
+    """Set the gauge of whether a run asks about its budget: 1 or 0. A back end that fails fails nothing else."""
+    _set(run, {"budget_asks": int(asks)})
+
+
+def _set(run: RunKey, gauges: Mapping[str, float]) -> None:
     from airflow.sdk.observability import stats  # noqa: PLC0415 - slow
 
-    gauges = {"rented_usd": spend.usd, "rented_usd_per_hour": spend.usd_per_hour, "open_leases": num_open}
     try:
         _set_up()
         for name, value in gauges.items():

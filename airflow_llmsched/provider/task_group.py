@@ -38,11 +38,10 @@ def pretraining_task_group(
     """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
 
     ``release`` and ``report`` run however the others end. The DAG run succeeds if and only if ``passed`` is reached and
-    ``release`` succeeds. Training, evaluation and release find each other by the run key, not through XCom.
+    ``release`` succeeds. Tasks find each other by the run key, not through XCom.
 
     Args:
-        spec: path of a workload spec below the DAG's folder, or a mapping; by default the form's field
-            (see :func:`airflow_llmsched.provider.params.pretraining_params`).
+        spec: path of a workload spec below the DAG's folder, or a mapping; by default the form's (``params``) field.
         allow_inline: take a spec's text as well; see :class:`OpenRunOperator` for what that permits.
         group_id: name of the group, and of the run within the DAG run.
         engine: name of the engine adapter that runs the gangs.
@@ -55,22 +54,18 @@ def pretraining_task_group(
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
         plan_arguments: further arguments of :class:`PlanTrainingOperator` (write_out, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
-        rental_policy: ``capacity`` of :class:`RunGangOperator` (clouds, shapes, ...) instead: what is rented is chosen
-            again and again while the run goes on.
+        rental_policy: ``capacity`` of :class:`RunGangOperator` instead: chosen again and again while the run goes on.
 
     Raises:
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown; or it is to rent in both ways.
     """
-    if capacity_arguments is not None and rental_policy is not None:
-        raise ValueError("capacity_arguments and rental_policy both rent: give one of them")
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
-    gang = {"outlets": [] if checkpoint_asset is None else [checkpoint_asset], **(gang_arguments or {})}
-    if rental_policy is not None:
-        gang["capacity"] = rental_policy
+    outlets = {"outlets": [checkpoint_asset] if checkpoint_asset else []}
+    gang = {**outlets, **(gang_arguments or {}), **_chosen_capacity(rental_policy, beside=capacity_arguments)}
     form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        rents = capacity_arguments is not None or rental_policy is not None
+        rents = bool(capacity_arguments or rental_policy)
         opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where, **(plan_arguments or {}))
@@ -84,6 +79,13 @@ def pretraining_task_group(
         # A failed training would be a green run without a leaf of its own (ADR 0004); an empty one needs no worker.
         evaluated >> EmptyOperator(task_id="passed")
     return group
+
+
+def _chosen_capacity(policy: Mapping[str, Any] | None, *, beside: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the argument that has a policy choose the gang's capacity. Raises ``ValueError`` for two who rent."""
+    if policy is not None and beside is not None:
+        raise ValueError("capacity_arguments and rental_policy both rent: give one of them")
+    return {} if policy is None else {"capacity": policy}
 
 
 def _renting(arguments: Mapping[str, Any] | None, *, deferrable: bool, after: Any, before: Any) -> list[Any]:

@@ -75,8 +75,21 @@ class RunGangOperator(GangOperator):
         """Act on a watcher's event."""
         from airflow_llmsched.provider.gang_run import open_driver
 
+        driver = open_driver(settings)
         # A blocking watcher hands over to itself: there is no gap to record.
-        return open_driver(settings).handle(event, yielded_at_s=yielded_at_s if self.deferrable else None)
+        outcome = driver.handle(event, yielded_at_s=yielded_at_s if self.deferrable else None)
+        if event.kind == "review_due":
+            self._tell(settings, driver.state().asks)
+        return outcome
+
+    def _tell(self, settings: GangSettings, asks: str) -> None:
+        """Say where people look what somebody is to decide."""
+        from airflow_llmsched.provider.metrics import gauge_asks
+
+        gauge_asks(settings.scope.run_key, asks=bool(asks))
+        if asks:
+            answer = f"llmsched budget {settings.scope.run_key} --max-usd N"
+            self.log.warning("the budget will not last: %s. Answer with: %s", asks, answer)
 
     def cancel(self, settings: GangSettings, reason: str) -> tuple[str, ...]:
         """End the generation: a durable record first, then the stop."""

@@ -264,3 +264,63 @@ def test_an_intended_launch_that_nobody_saw_is_remembered_until_it_was_given_up(
 )
 def test_what_was_given_up_is_forgotten(last: tuple[ev.AnyEvent, ...]) -> None:
     assert after(*TO_LAUNCHING, *last).unlaunched is None
+
+
+def watching() -> RunState:
+    return after(*TO_ASSESSING[: [event.kind for event in TO_ASSESSING].index("launched") + 1])
+
+
+def reviewed(*, keeps: bool, asks: str = "") -> ev.Reviewed:
+    return ev.Reviewed(
+        at_s=9.0,
+        key=KEY,
+        keeps=keeps,
+        reason="a better place",
+        step=7,
+        spent_usd=1.0,
+        again_at_s=19.0,
+        pace_ratio=1.2,
+        asks=asks,
+    )
+
+
+def test_a_review_that_keeps_the_gang_goes_on_watching_it_and_remembers_what_it_saw() -> None:
+    state, (command,) = advance(watching(), ev.ReviewDue(at_s=8.5, key=KEY, cause="it is time", last_step=7))
+    assert isinstance(command, cmd.Review)
+    assert (command.cause, command.last_step, command.progress) == ("it is time", 7, ())
+    state, (command,) = advance(state, reviewed(keeps=True, asks="more money?"))
+    assert isinstance(command, cmd.WatchGang)
+    assert (state.review_at_s, state.pace_ratio, state.asks) == (19.0, 1.2, "more money?")
+    (point,) = state.progress
+    assert (point.at_s, point.step, point.spent_usd) == (9.0, 7, 1.0)
+
+
+def test_a_review_that_moves_the_gang_has_it_save_and_leave_and_plans_anew_without_spending_a_retry() -> None:
+    state, _ = advance(watching(), ev.ReviewDue(at_s=8.5, key=KEY, cause="it is time"))
+    before = state.history
+    state, (command,) = advance(state, reviewed(keeps=False))
+    assert isinstance(command, cmd.StopGang)
+    assert (command.save_first, command.reason) == (True, "a better place")
+    status = GangStatus(phase=GangPhase.FAILED, observed_at_s=9.5)
+    state, (command,) = advance(state, ev.Stopped(at_s=9.5, key=KEY, status=status))
+    assert isinstance(command, cmd.ChoosePlan)
+    assert command.keep is None
+    assert state.history == before
+
+
+def test_a_gang_that_had_finished_when_it_was_to_move_is_not_moved() -> None:
+    state, _ = advance(watching(), ev.ReviewDue(at_s=8.5, key=KEY, cause="it is time"))
+    state, _ = advance(state, reviewed(keeps=False))
+    status = GangStatus(phase=GangPhase.SUCCEEDED, observed_at_s=9.5)
+    _, (command,) = advance(state, ev.Stopped(at_s=9.5, key=KEY, status=status, completed=True))
+    assert isinstance(command, cmd.FinishRun)
+
+
+def test_money_that_will_not_last_ends_a_gang_under_review_with_a_checkpoint_and_says_the_sum() -> None:
+    state, _ = advance(watching(), ev.ReviewDue(at_s=8.5, key=KEY, cause="it is time", last_step=7))
+    due = ev.DeadlineReached(at_s=9.0, last_step=7, cause=ev.DeadlineCause.PROJECTION, words="$2.00 too much")
+    state, (command,) = advance(state, due)
+    assert isinstance(command, cmd.StopGang)
+    assert command.save_first
+    assert "would not last, stopped at step 7" in state.reason
+    assert "$2.00 too much" in state.reason

@@ -7,7 +7,7 @@ from airflow.sdk.observability.metrics import stats_utils
 from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.provider import metrics
-from airflow_llmsched.provider.metrics import gauge_rentals
+from airflow_llmsched.provider.metrics import gauge_asks, gauge_rentals
 
 
 class Gauges(dict):
@@ -67,3 +67,10 @@ def test_a_back_end_that_fails_keeps_no_machine(pipeline, sim_cloud, gauges, mon
     pipeline.run("release")
     assert not sim_cloud.billed()
     assert "no route to statsd" in caplog.text
+
+
+def test_a_run_that_asks_about_its_budget_is_a_gauge_until_it_is_answered(gauges):
+    gauge_asks(RunKey("ls-a"), asks=True)
+    assert gauges == {"llmsched.budget_asks.ls-a": 1}
+    gauge_asks(RunKey("ls-a"), asks=False)
+    assert gauges == {"llmsched.budget_asks.ls-a": 0}

@@ -92,3 +92,16 @@ def test_nothing_is_rented_unless_asked_for():
     dag = _dag()
     assert not dag.has_task("pretraining.provision")
     assert not dag.get_task("pretraining.open_run").rents_capacity
+
+
+def test_a_rental_policy_is_the_gangs_and_nothing_is_rented_before_it():
+    dag = _dag(rental_policy=RENTING)
+    assert dag.get_task("pretraining.run_gang").capacity == RENTING
+    assert not dag.has_task("pretraining.provision")
+    assert dag.get_task("pretraining.open_run").rents_capacity
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+def test_two_ways_to_rent_are_refused():
+    with pytest.raises(ValueError, match="both rent"):
+        _dag(rental_policy=RENTING, capacity_arguments=RENTING)
