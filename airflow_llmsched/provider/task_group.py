@@ -60,8 +60,7 @@ def pretraining_task_group(
         ValueError: the DAG sets ``dagrun_timeout``, which would skip the teardown; or it is to rent in both ways.
     """
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
-    outlets = {"outlets": [checkpoint_asset] if checkpoint_asset else []}
-    gang = {**outlets, **(gang_arguments or {}), **_chosen_capacity(rental_policy, beside=capacity_arguments)}
+    gang = _gang(gang_arguments, checkpoint_asset, policy=rental_policy, beside=capacity_arguments)
     form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
@@ -76,16 +75,22 @@ def pretraining_task_group(
         rented = _renting(capacity_arguments, deferrable=deferrable, after=staged, before=planned)
         evaluated >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
         released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
-        # A failed training would be a green run without a leaf of its own (ADR 0004); an empty one needs no worker.
-        evaluated >> EmptyOperator(task_id="passed")
+        evaluated >> EmptyOperator(task_id="passed")  # without this leaf a failed training is a green run: ADR 0004
     return group
 
 
-def _chosen_capacity(policy: Mapping[str, Any] | None, *, beside: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the argument that has a policy choose the gang's capacity. Raises ``ValueError`` for two who rent."""
+def _gang(
+    told: Mapping[str, Any] | None,
+    asset: Asset | None,
+    *,
+    policy: Mapping[str, Any] | None,
+    beside: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the gang's own arguments, a rental policy among them. Raises ``ValueError`` for two who rent."""
     if policy is not None and beside is not None:
         raise ValueError("capacity_arguments and rental_policy both rent: give one of them")
-    return {} if policy is None else {"capacity": policy}
+    capacity = {} if policy is None else {"capacity": policy}
+    return {"outlets": [] if asset is None else [asset], **(told or {}), **capacity}
 
 
 def _renting(arguments: Mapping[str, Any] | None, *, deferrable: bool, after: Any, before: Any) -> list[Any]:
