@@ -12,7 +12,9 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.config import handoff_limit_s
 from airflow_llmsched.provider.engine import check_plain
 from airflow_llmsched.provider.rentals import CapacityRequest
-from airflow_llmsched.provider.shape_arguments import Shapes, needs_of, only, parsed
+from airflow_llmsched.provider.run_scope import RunScope
+from airflow_llmsched.provider.shape_arguments import Shapes, only, parsed
+from airflow_llmsched.provider.shape_memory import needs_in
 from airflow_llmsched.specs.quantities import parse_bytes, parse_duration_s
 
 GB = 1e9
@@ -37,8 +39,11 @@ def capacity_request(
     rework: str,
     max_usd_per_hour: float | str | None,
     spec: WorkloadSpec | None = None,
+    scope: RunScope | None = None,
 ) -> CapacityRequest:
     """Return what is wanted. The spec's own wish may be narrowed and never widened; its budget is the run's.
+
+    What has to be planned is planned once for a ``scope``.
 
     Raises:
         SpecError: naming the argument that is wrong.
@@ -47,14 +52,15 @@ def capacity_request(
     check_plain(clouds, path="clouds")
     if not clouds:
         raise SpecError(path="clouds", value={}, hint="must name at least one cloud, such as {'aws': {...}}")
-    needs = needs_of(shapes, spec)
+    wish = _wish(clouds, wishes, CapacityWish() if spec is None else spec.capacity)
+    needs = needs_in(scope, shapes, spec, clouds=clouds, wish=wish)
     return CapacityRequest(
         clouds={name: dict(options) for name, options in clouds.items()},
         need=Requirement(
             by_shape={name: sizes[0] for name, sizes in needs.by_shape.items()},
             more_nodes={name: sizes[1:] for name, sizes in needs.by_shape.items() if len(sizes) > 1},
             refused=needs.refused,
-            wish=_wish(clouds, wishes, CapacityWish() if spec is None else spec.capacity),
+            wish=wish,
             data=tuple(_data_at(index, told) for index, told in enumerate(data)),
             deadline_s=deadline_s,
             rework_s=duration_s(rework, path="rework"),

@@ -43,6 +43,7 @@ def policy_settings(
         rework=told.get("rework", "20min"),
         max_usd_per_hour=told.get("max_usd_per_hour"),
         spec=spec,
+        scope=gang.scope,
     )
     return PolicySettings(
         rental=RentalSettings(

@@ -52,6 +52,11 @@ def needs_of(shapes: Shapes | None, spec: WorkloadSpec | None) -> ShapeNeeds:
     return ShapeNeeds(by_shape=by_shape, refused=refused)
 
 
+def is_told(shapes: Shapes | None) -> bool:
+    """Whether nothing is left to plan: every shape says how many nodes the run takes, and for how long."""
+    return isinstance(shapes, Mapping) and bool(shapes) and all(told.get("work") for told in shapes.values())
+
+
 def only(told: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
     """Raise ``SpecError`` for what is not known."""
     for name in told:

@@ -27,7 +27,7 @@ from airflow_llmsched.ports import PlacementSolver
 MAX_NODES = 512
 """Nodes of one shape at most, where neither the batch nor the spec says less."""
 
-MAX_COUNTS = 8
+MAX_COUNTS = 5
 """Node counts of one shape that are planned for and compete."""
 
 _ANYWHERE = "any"
@@ -69,7 +69,9 @@ def plan_shape(
 def _spread(counts: Sequence[int]) -> list[int]:
     """Return the first count, others that about double, and the last."""
     chosen = [counts[0]]
-    chosen += [count for count in counts[1:-1] if count >= 2 * chosen[-1]]
+    for count in counts[1:-1]:
+        if count >= 2 * chosen[-1]:
+            chosen.append(count)
     return list(dict.fromkeys((*chosen, counts[-1])))
 
 

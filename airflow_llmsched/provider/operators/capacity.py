@@ -221,6 +221,7 @@ class ProvisionCapacityOperator(RunOperator):
             rework=self.rework,
             max_usd_per_hour=self.max_usd_per_hour,
             spec=spec,
+            scope=scope,
         )
         return RentalSettings(
             scope=scope,
