@@ -12,7 +12,7 @@ from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.planner import compressed
+from airflow_llmsched.planner import compressed, recomputed
 from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.calibration import Calibration
@@ -78,7 +78,7 @@ def explain_plan(
 ) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
-    What compressing gradients would save, or risks, is said last.
+    What computing again layer by layer would save, and what compressing gradients would save or risks, is said last.
 
     Args:
         workload: what was planned.
@@ -92,7 +92,11 @@ def explain_plan(
     best = search.plans[0]
     shape = shapes[best.node_shape]
     around = neighbours(workload, best, shape, expresses=expresses, calibration=calibration)
-    parts = (explain(search, around), compressed.words(workload, best, shape, calibration=calibration))
+    parts = (
+        explain(search, around),
+        recomputed.words(workload, best, shape, calibration=calibration),
+        compressed.words(workload, best, shape, calibration=calibration),
+    )
     return "\n\n".join(filter(None, parts))
 
 

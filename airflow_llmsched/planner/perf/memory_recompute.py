@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout, RecomputeModule
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import MODULE_BIT, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
@@ -112,6 +112,36 @@ def best_layers(
                 if number
             ]
     return tuple(found)
+
+
+def again_s_by_stage(
+    job: TransformerJob, layout: ParallelLayout, machine: Machine, layers: Sequence[RecomputedLayers] | None = None
+) -> list[float]:
+    """Return the seconds that each stage computes again for one micro-batch.
+
+    By the layout's own policy (``FULL`` or ``MODULES``, every second product apart), or as ``layers`` say.
+    """
+    table = LayoutTable.of([layout])
+    kinds = distinct_kinds(job.model)
+    work = LayerWork(job=job, table=table, device=_device(job, machine))
+    by_part_K = {kind: _seconds_by_part(work, kind) for kind in kinds}
+    if layers is None:
+        everything = layout.recompute is Recompute.FULL
+        own = sum(MODULE_BIT[module] for module in layout.recompute_modules)
+        layers = [
+            RecomputedLayers(stage=number, kind=kind, modules=modules_of(own), num_layers=int(stage.num_KC[index, 0]))
+            for number, stage in enumerate(every_stage(job.model, pp=layout.pp, vp=layout.vp))
+            for index, kind in enumerate(kinds)
+        ]
+    else:
+        everything = False
+    seconds = [0.0] * layout.pp
+    for each in layers:
+        by_part = by_part_K[each.kind]
+        bits = sum(MODULE_BIT[module] for module in each.modules)
+        again_s = sum(by_part.values(), start=np.zeros(1)) if everything else _again_s(by_part, bits)
+        seconds[each.stage] += each.num_layers * float(np.ravel(again_s)[0])
+    return seconds
 
 
 def cheapest(

@@ -13,12 +13,15 @@ from airflow_llmsched.domain.workload import ExpertShape, ModelShape
 from airflow_llmsched.planner.layout_table import MODULE_BIT, LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.layers import LayerKind
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import memory_breakdown, memory_totals
 from airflow_llmsched.planner.perf.memory_recompute import (
     CHOICES,
     NOTHING_FITS,
     LayerOption,
+    RecomputedLayers,
+    again_s_by_stage,
     best_layers,
     best_modules,
     cheapest,
@@ -185,6 +188,21 @@ def test_cheapest_equals_brute_force(
         for option, number in zip(options_, numbers, strict=True)
     )
     assert cost_s == best_s
+
+
+@pytest.mark.parametrize("modules", [(), (RecomputeModule.NORMS, RecomputeModule.MLP)])
+@pytest.mark.parametrize("policy", [Recompute.FULL, Recompute.MODULES])
+def test_what_stages_compute_again_is_what_the_step_is_charged_for(
+    policy: Recompute, modules: tuple[RecomputeModule, ...]
+) -> None:
+    """On one stage, for all layers alike, by policy and by the same choice spelled out."""
+    one = job(LLAMA2_7B, software=UNFUSED)
+    layout = ParallelLayout(dp=1, recompute=policy, recompute_modules=modules)
+    charged_s = float(slowest_micro_batch(one, LayoutTable.of([layout]), machine_of()).terms_s["recompute"][0])
+    assert again_s_by_stage(one, layout, machine_of()) == [pytest.approx(charged_s)]
+    if policy is Recompute.MODULES:
+        spelled = [RecomputedLayers(stage=0, kind=LayerKind(), modules=modules, num_layers=32)]
+        assert again_s_by_stage(one, layout, machine_of(), spelled) == [pytest.approx(charged_s)]
 
 
 def test_modules_have_names() -> None:
