@@ -37,7 +37,9 @@ def _needs_model(run: PlannedRun) -> object | None:
 def _differs(name: str, usual: object) -> Callable[[PlannedRun], object | None]:
     def used(run: PlannedRun) -> object | None:
         value = usual if run.workload.model is None else getattr(run.workload.model, name)
-        return None if value == usual else str(value)
+        if value == usual:
+            return None
+        return str(value) if isinstance(value, (bool, int, tuple)) else type(value).__name__
 
     return used
 

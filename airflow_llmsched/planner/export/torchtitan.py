@@ -12,7 +12,14 @@ from typing import Any
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute, RecomputeModule
-from airflow_llmsched.domain.workload import ExpertShape, ModelShape, OptimizerKind, Positions, TrainingStage
+from airflow_llmsched.domain.workload import (
+    ExpertShape,
+    LatentAttention,
+    ModelShape,
+    OptimizerKind,
+    Positions,
+    TrainingStage,
+)
 from airflow_llmsched.planner.export.accelerate import torn_shards
 from airflow_llmsched.planner.export.gaps import Gap, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
@@ -25,6 +32,12 @@ _LLAMA3_8B = ModelShape(
 _QWEN3_8B = ModelShape(
     name="", num_layers=36, hidden_size=4096, num_heads=32, num_kv_heads=8, head_size=128, ffn_hidden_size=12288,
     vocab_size=151936, qk_norm=True,
+)  # fmt: skip
+_LATENT = LatentAttention(kv_latent_size=512, rope_head_size=64, value_head_size=128, query_latent_size=1536)
+_DEEPSEEK_16B = ModelShape(
+    name="", num_layers=27, hidden_size=2048, num_heads=16, num_kv_heads=16, head_size=192, ffn_hidden_size=10944,
+    vocab_size=102400, latent=replace(_LATENT, query_latent_size=None),
+    experts=ExpertShape(num_routed=64, num_active=6, expert_hidden_size=1408, num_shared=2, num_dense_layers_first=1),
 )  # fmt: skip
 FLAVORS = MappingProxyType({
     _LLAMA3_8B: ("llama3", "8B"),
@@ -44,6 +57,25 @@ FLAVORS = MappingProxyType({
         _QWEN3_8B, num_layers=48, hidden_size=2048, num_kv_heads=4, ffn_hidden_size=6144,
         experts=ExpertShape(num_routed=128, num_active=8, expert_hidden_size=768),
     ): ("qwen3", "30B-A3B"),
+    replace(
+        _QWEN3_8B, num_layers=94, num_heads=64, num_kv_heads=4,
+        experts=ExpertShape(num_routed=128, num_active=8, expert_hidden_size=1536),
+    ): ("qwen3", "235B-A22B"),
+    _DEEPSEEK_16B: ("deepseek_v3", "16B"),
+    replace(
+        _DEEPSEEK_16B, num_layers=60, hidden_size=5120, num_heads=128, num_kv_heads=128, ffn_hidden_size=12288,
+        latent=_LATENT,
+        experts=ExpertShape(
+            num_routed=160, num_active=6, expert_hidden_size=1536, num_shared=2, num_dense_layers_first=1
+        ),
+    ): ("deepseek_v3", "236B"),
+    replace(
+        _DEEPSEEK_16B, num_layers=61, hidden_size=7168, num_heads=128, num_kv_heads=128, ffn_hidden_size=18432,
+        vocab_size=129280, latent=_LATENT,
+        experts=ExpertShape(
+            num_routed=256, num_active=8, expert_hidden_size=2048, num_shared=1, num_dense_layers_first=3
+        ),
+    ): ("deepseek_v3", "671B"),
 })  # fmt: skip
 """Shapes that torchtitan 0.2.2 registers (``models/*/__init__.py``), by model and flavor."""
 
@@ -90,7 +122,8 @@ def notes(run: PlannedRun) -> tuple[str, ...]:
 def _flavor(model: ModelShape | None) -> tuple[str, str]:
     if model is None:
         return "", ""
-    registered = FLAVORS.get(replace(model, name=""))
+    experts = model.experts and replace(model.experts, correction_bias=False)  # torchtitan balances all by such a bias
+    registered = FLAVORS.get(replace(model, name="", experts=experts))
     if registered is not None:
         return registered
     if model.latent is not None:
@@ -213,6 +246,7 @@ def _architecture(run: PlannedRun) -> object | None:
     wanted = (model.positions, model.gated_mlp, model.norm_has_weight, model.num_norms_per_layer)
     has_biases = model.norm_has_bias or model.attention_qkv_bias or model.attention_out_bias or model.mlp_bias
     odd = model.parallel_block or model.attention_window_tokens or model.encoder or model.qk_norm_full_width
+    odd = odd or model.attention_sinks or model.num_predict_ahead_layers or model.embedding_size or model.head_bias
     return model.name if wanted != (Positions.ROTARY, True, True, 2) or has_biases or odd else None
 
 

@@ -12,6 +12,7 @@ from airflow_llmsched.domain.workload import ModelShape, OptimizerKind, Optimize
 from airflow_llmsched.planner.export import torchtitan
 from airflow_llmsched.planner.export.gaps import found_gaps
 from airflow_llmsched.planner.export.planned import PlannedRun
+from airflow_llmsched.specs import presets
 from tests.support.models import GPT2, LLAMA2_70B, LLAMA31_8B, QWEN3_4B, QWEN3_30B_A3B, QWEN25_7B
 from tests.support.tool_options import options, planned
 
@@ -111,6 +112,33 @@ def test_a_shape_that_torchtitan_registers_is_found_and_another_is_to_be_added(
     run = planned(ParallelLayout(dp=8, zero_stage=3), model)
     assert tuple(config(run)["model"].values()) == flavor
     assert any("registers no flavor" in note for note in torchtitan.notes(run)) is (model is LLAMA2_70B)
+
+
+@pytest.mark.parametrize(
+    ("preset", "flavor"),
+    [
+        ("llama-3.1-70b", ("llama3", "70B")),
+        ("llama-3.1-405b", ("llama3", "405B")),
+        ("qwen3-0.6b", ("qwen3", "0.6B")),
+        ("qwen3-1.7b", ("qwen3", "1.7B")),
+        ("qwen3-14b", ("qwen3", "14B")),
+        ("qwen3-32b", ("qwen3", "32B")),
+        ("qwen3-235b-a22b", ("qwen3", "235B-A22B")),
+        ("deepseek-v2-lite", ("deepseek_v3", "16B")),
+    ],
+)  # fmt: skip
+def test_the_shapes_of_published_models_are_its_flavors(preset: str, flavor: tuple[str, str]) -> None:
+    run = planned(ParallelLayout(dp=8, zero_stage=3), presets.get(preset).shape)
+    assert tuple(config(run)["model"].values()) == flavor
+
+
+def test_predictions_ahead_are_beyond_it_and_without_them_deepseek_v3_is_a_flavor() -> None:
+    model = presets.get("deepseek-v3").shape
+    run = planned(ParallelLayout(dp=8, zero_stage=3), model)
+    assert [gap.path for gap, _ in found_gaps(torchtitan.GAPS, run)] == ["model"]
+    plain = planned(ParallelLayout(dp=8, zero_stage=3), replace(model, num_predict_ahead_layers=0))
+    assert found_gaps(torchtitan.GAPS, plain) == []
+    assert tuple(config(plain)["model"].values()) == ("deepseek_v3", "671B")
 
 
 def test_eight_bit_products_are_a_converter_and_offload_is_of_everything() -> None:
