@@ -128,6 +128,10 @@ def slowest_micro_batch(job: TransformerJob, table: LayoutTable, machine: Machin
         found = replace(found, whole_model_s_C=found.total_s_C + others.total_s_C)
         worst = found if worst is None else _slower(worst, found)
     assert worst is not None
+    if job.software.balances_stages:
+        alone = [0.0] * (len(kinds) - 1) + [float(job.model.num_predict_ahead_layers), 0.0, 1.0]
+        last_end = _terms(_sum([*layers, first, last], [np.array(number) for number in alone]), host_s=host_s)
+        worst = _balanced(worst, stages.pp_C, last_end.total_s_C)
     return MicroBatch(
         terms_s={name: by_stage.spread(value) for name, value in worst.terms_s.items()},
         forward_s_C=by_stage.spread(worst.forward_s_C),
@@ -145,6 +149,19 @@ def _slower(one: MicroBatch, other: MicroBatch) -> MicroBatch:
         backward_s_C=np.where(is_other_C, other.backward_s_C, one.backward_s_C),
         weight_gradient_s_C=np.where(is_other_C, other.weight_gradient_s_C, one.weight_gradient_s_C),
         whole_model_s_C=np.where(is_other_C, other.whole_model_s_C, one.whole_model_s_C),
+    )
+
+
+def _balanced(worst: MicroBatch, pp_C: IntArray, last_end_s_C: FloatArray) -> MicroBatch:
+    """Deal layers out so that no stage takes longer than the mean, or than the end of the model, which is one piece."""
+    even_s_C = np.maximum(worst.whole_model_s_C / pp_C, np.where(pp_C > 1, last_end_s_C, 0.0))
+    share_C = np.minimum(1.0, even_s_C / worst.total_s_C)
+    return MicroBatch(
+        terms_s={name: value * share_C for name, value in worst.terms_s.items()},
+        forward_s_C=worst.forward_s_C * share_C,
+        backward_s_C=worst.backward_s_C * share_C,
+        weight_gradient_s_C=worst.weight_gradient_s_C * share_C,
+        whole_model_s_C=worst.whole_model_s_C,
     )
 
 

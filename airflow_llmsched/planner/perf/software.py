@@ -43,6 +43,8 @@ class Software:
         overlaps_data_parallel: gradients are reduced, and sharded weights gathered, beside computation.
         overlaps_tensor_parallel: tensor-parallel collectives run in pieces beside the products that they feed.
         overlaps_expert_parallel: tokens travel to their experts beside the computation of another micro-batch.
+        balances_stages: layers are dealt to pipeline stages by their cost, embedding, head and blocks of multi-token
+            prediction counted (Megatron-Core's pipeline_model_parallel_layout), instead of by number.
         deduplicates_dispatch: a token goes once to each node (or domain) that has experts for it, and is copied there
             (DeepEP and the like), instead of once to each expert.
         has_dropout: attention and residual branches have dropout, whose masks are kept.
@@ -71,6 +73,7 @@ class Software:
     overlaps_data_parallel: bool = True
     overlaps_tensor_parallel: bool = False
     overlaps_expert_parallel: bool = False
+    balances_stages: bool = False
     deduplicates_dispatch: bool = False
     has_dropout: bool = False
     loss: LossKernel = LossKernel.VOCAB_PARALLEL

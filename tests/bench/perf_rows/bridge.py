@@ -5,7 +5,8 @@ layers are mostly state-space layers and not Transformer ones. Fine-tuning rows 
 sequences, as in pre-training.
 
 What the tables do not say is in the recipes (github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs,
-read 2026-11-30): tokens are dealt out evenly (moe_router_force_load_balancing); which modules GPT-OSS computes again.
+read 2026-11-30): tokens are dealt out evenly (moe_router_force_load_balancing), and DeepSeek-V3's layers by their cost
+(its pp_layout leaves the last stage one layer besides prediction and head); which modules GPT-OSS computes again.
 FSDP on GB200 and GB300 keeps the activations of a part of the layers on the host, over the chips' own link; that is
 read as if they stayed. An FSDP column of 8 or more is Megatron-FSDP over that many replicas; ``w/ MTP`` and
 DeepSeek-V3's name alone mean one multi-token-prediction layer more.
@@ -71,6 +72,7 @@ def _setup(row: Row) -> Setup:
         software=replace(
             TUNED,
             expert_load_ratio=1.0,
+            balances_stages=name.startswith("deepseek"),
             recorded_launches=row["precision"] == "NVFP4" or "GPT" in row["model"],
         ),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from airflow_llmsched.planner.perf.micro_batch import MicroBatch, exposed_s, slo
 from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.perf.software import Software
 from tests.support.fleets import job
-from tests.support.models import GPT2, LLAMA2_7B, MIXTRAL_8X7B
+from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B
 
 H100 = node_shape("p5.48xlarge")
 
@@ -131,3 +131,18 @@ def test_predicting_ahead_costs_the_last_stage_one_more_layer() -> None:
     ahead = replace(LLAMA2_7B, num_predict_ahead_layers=1)
     seconds = [float(price(job(model), ParallelLayout(dp=1, pp=4)).total_s_C[0]) for model in (LLAMA2_7B, ahead)]
     assert 1 + 1 / 8 < seconds[1] / seconds[0] < 1 + 2 / 8
+
+
+def test_balanced_stages_take_the_mean_and_never_less() -> None:
+    """A head of 128,256 words is worth several layers of an 8 B model; dealt out, it leaves its stage fewer of them."""
+    layout = ParallelLayout(dp=1, pp=8)
+    even = price(job(LLAMA31_8B), layout)
+    dealt = price(replace(job(LLAMA31_8B), software=Software(balances_stages=True)), layout)
+    assert dealt.total_s_C[0] == pytest.approx(dealt.whole_model_s_C[0] / 8)
+    assert dealt.total_s_C[0] < even.total_s_C[0]
+    assert sum(float(term[0]) for term in dealt.terms_s.values()) == pytest.approx(float(dealt.total_s_C[0]))
+    flat = ParallelLayout(dp=1)
+    assert (
+        price(job(LLAMA31_8B), flat).total_s_C
+        == price(replace(job(LLAMA31_8B), software=Software(balances_stages=True)), flat).total_s_C
+    )
