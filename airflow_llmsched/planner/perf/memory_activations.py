@@ -101,12 +101,6 @@ def recomputed_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -
     )
 
 
-def layer_activation_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind, *, scores: bool) -> IntArray:
-    """Return bytes that one layer keeps of one micro-batch without recomputation, attention scores included or not."""
-    tensors = [each for each in kept_tensors(job, table, kind) if scores or each.name != "scores"]
-    return np.ceil(sum_of((each.num_bytes_C for each in tensors), table)).astype(np.int64)
-
-
 def gradient_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> FloatArray:
     """Return what the gradients of one layer's activations take at most: those of its MLP, or of its scores.
 

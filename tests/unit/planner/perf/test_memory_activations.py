@@ -17,7 +17,6 @@ from airflow_llmsched.planner.perf.memory_activations import (
     gradient_bytes,
     kept_bytes,
     kept_tensors,
-    layer_activation_bytes,
     loss_bytes,
     recomputed_bytes,
 )
@@ -110,10 +109,9 @@ def test_each_technique_keeps_the_published_share_of_activations(
 
 def test_a_gpt_layer_keeps_what_the_paper_counts() -> None:
     """Equation 1 of the paper: s b h (34 + 5 a s / h) in 16 bits."""
-    table = LayoutTable.of([ParallelLayout(dp=1, micro_batch_size=2)])
     one = job(GPT2, sequence_length_tokens=1024, precision=FP16, software=OF_2022)
-    assert layer_activation_bytes(one, table, DENSE, scores=True)[0] == 1024 * 2 * (34 * 768 + 5 * 12 * 1024)
-    assert layer_activation_bytes(one, table, DENSE, scores=False)[0] == 1024 * 2 * 34 * 768
+    assert kept(one, Recompute.NONE, micro_batch_size=2) == 1024 * 2 * (34 * 768 + 5 * 12 * 1024)
+    assert kept(one, Recompute.SELECTIVE, micro_batch_size=2) == 1024 * 2 * 34 * 768
 
 
 def kept(
@@ -314,5 +312,5 @@ def test_what_is_kept_and_what_is_recomputed_are_all_there_is(model: ModelShape,
     kind = MOE if model.experts else DENSE
     modules = (RecomputeModule.NORMS, RecomputeModule.QKV) if policy is Recompute.MODULES else ()
     table = table_of(policy, *modules, tp=2)
-    everything = layer_activation_bytes(one, table, kind, scores=True)[0]
+    everything = kept(one, Recompute.NONE, kind=kind, tp=2)
     assert kept_bytes(one, table, kind)[0] + recomputed_bytes(one, table, kind)[0] == everything
