@@ -17,6 +17,7 @@ import numpy as np
 
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.factored import code
 from airflow_llmsched.planner.layout_rules import (
     BATCH_RULES,
     DEGREE_RULES,
@@ -212,11 +213,14 @@ class _Options:
     @classmethod
     def of(cls, columns: Sequence[IntArray], options: Callable[..., IntArray]) -> _Options:
         """Ask for the ``options`` of each distinct combination of ``columns``."""
-        distinct, which_C = np.unique(np.stack(columns), axis=1, return_inverse=True)
-        found = [options(*values) for values in distinct.T.tolist()]
+        which_C = np.zeros_like(columns[0])
+        for column_C in columns:
+            values, index_C = code(column_C)
+            which_C = code(which_C * len(values) + index_C)[1]
+        one_of = np.unique(which_C, return_index=True)[1]
+        found = [options(*(int(column_C[number]) for column_C in columns)) for number in one_of.tolist()]
         counts = np.array([len(each) for each in found], dtype=np.int64)
         rows = np.concatenate(found) if found else options(*(1 for _ in columns))[:0]
-        which_C = which_C.ravel()
         return cls(rows=rows, first_C=(np.cumsum(counts) - counts)[which_C], num_C=counts[which_C])
 
     def of_each(self, chosen: IntArray) -> tuple[IntArray, IntArray]:

@@ -46,16 +46,13 @@ FIRST_BLOCK_SIZE = 1 << 13
 """Candidates of the first block. Blocks grow, as the more is known, the fewer are looked at."""
 
 SHARDING_TERMS = ("data_parallel", "optimizer", "offload_traffic", "offload_update")
-"""Time that depends on what replicas shard, and on nothing else that does."""
+"""All time that depends on what replicas shard."""
 
 SHARDING_BUFFERS = ("sharding_buffers", "allocator")
 """Memory that sharding less could do without."""
 
 PASSING_TERMS = (*SHARDING_BUFFERS, "recomputed_layer")
 """Memory that recomputing less could do without too."""
-
-SETS = -1
-"""Stands for all sets of modules in place of the number of a policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +91,7 @@ class Contenders:
 class _Branches:
     """Stems with one policy each. No layout of a branch is faster or leaner than its bounds.
 
-    ``floor_bytes_B`` is what it needs at least even if it recomputed nothing.
+    ``floor_bytes_B`` leaves out what recomputation brings back, too.
     """
 
     stem_B: IntArray
@@ -265,19 +262,6 @@ class Sift:
         return usable_bytes(self.shape.accelerator)
 
 
-def _together(branches: _Branches, *, num_policies: int, num_sets: int) -> _Branches:
-    """Bound all sets of modules of each stem by its branches, which are as many as there are policies, side by side."""
-    floor_bytes = branches.floor_bytes_B.reshape(-1, num_policies).min(axis=1)
-    return _Branches(
-        stem_B=branches.stem_B[::num_policies],
-        policy_B=np.full(len(floor_bytes), SETS),
-        num_layouts_B=branches.num_layouts_B[::num_policies] * num_sets,
-        step_s_B=branches.step_s_B.reshape(-1, num_policies).min(axis=1),
-        memory_bytes_B=floor_bytes,
-        floor_bytes_B=floor_bytes,
-    )
-
-
 def simplest_first(table: LayoutTable) -> list[IntArray]:
     """Return what decides between candidates of equal cost, most significant first: the plainer layout is better."""
     return [
@@ -285,6 +269,19 @@ def simplest_first(table: LayoutTable) -> list[IntArray]:
         table.offload_C, table.recompute_C, table.zero_C, -table.shard_C, -table.micro_batch_C, -table.etp_C,
         table.modules_C,
     ]  # fmt: skip
+
+
+def _together(branches: _Branches, *, num_policies: int, num_sets: int) -> _Branches:
+    """Bound all sets of modules of each stem by its branches, which are as many as there are policies, side by side."""
+    floor_bytes = branches.floor_bytes_B.reshape(-1, num_policies).min(axis=1)
+    return _Branches(
+        stem_B=branches.stem_B[::num_policies],
+        policy_B=branches.policy_B[::num_policies],
+        num_layouts_B=branches.num_layouts_B[::num_policies] * num_sets,
+        step_s_B=branches.step_s_B.reshape(-1, num_policies).min(axis=1),
+        memory_bytes_B=floor_bytes,
+        floor_bytes_B=floor_bytes,
+    )
 
 
 def _blocks(size: int) -> Iterator[slice]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.perf_search import evaluate_all, rows, search_whole
+from tests.bench.perf_search import CALCULON_PER_S, evaluate_all, rows, search_whole
 from tests.support.fleets import workload
 from tests.support.models import LLAMA31_8B, MIXTRAL_8X7B
 
@@ -24,4 +24,4 @@ def test_each_row_of_the_contract_is_measured() -> None:
     assert len(barred) == 8
     assert all(row.reached for name, row in measured.items() if "evaluated" in name or "memory" in name)
     assert measured["1T MoE on 8,192 H100: memory grown"].value < 1
-    assert measured["175B on 64 GPUs: layouts per second"].value > 100 * 200
+    assert measured["175B on 64 GPUs: layouts per second"].value > CALCULON_PER_S
