@@ -29,7 +29,8 @@ class Row:
     @property
     def reached(self) -> bool:
         """Whether the figure is on the right side of each bar."""
-        return (self.above is None or self.value > self.above) and (self.below is None or self.value < self.below)
+        # bool: comparing NumPy's numbers gives NumPy's truth, which JSON does not know
+        return bool((self.above is None or self.value > self.above) and (self.below is None or self.value < self.below))
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
