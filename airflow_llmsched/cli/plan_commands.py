@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_llmsched.cli.plan_fleet import Fleet, flat_tree, read_fleet
+from airflow_llmsched.cli.plan_mixed import BETWEEN_SHAPES, plan_on_kinds
 from airflow_llmsched.cli.plan_settings import Target, read_target, settings_of, write_settings
 from airflow_llmsched.codec import to_json
 from airflow_llmsched.domain.plan import Plan, PlanSearch
@@ -48,7 +49,10 @@ def plan(  # noqa: PLR0917 - the options of a command
     spec: Annotated[Path, typer.Argument(help="A workload spec in YAML.", show_default=False)],
     gpus: Annotated[
         str | None,
-        typer.Option(help="Accelerators of the fleet and their node shape, as in 64xp5.48xlarge.", metavar="N[xSHAPE]"),
+        typer.Option(
+            help="Accelerators of the fleet and their node shape, as in 64xp5.48xlarge; several with commas between.",
+            metavar="N[xSHAPE]",
+        ),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes of the fleet, all free, instead of --gpus.", show_default="1")
@@ -80,9 +84,13 @@ def plan(  # noqa: PLR0917 - the options of a command
         bool, typer.Option("--may-offload", help="Where nothing fits, plan with offload to host or disks.")
     ] = False,
 ) -> None:
-    """Plan SPEC on a fleet of like machines: layouts worth having, what was turned down, and why."""
+    """Plan SPEC on a fleet: layouts worth having, what was turned down, and why; of several shapes, who does what."""
     try:
         targets = [read_target(each, needs_file=as_json) for each in write_out or ()]
+        if gpus is not None and BETWEEN_SHAPES in gpus:
+            if any(each is not None for each in (nodes, slots, shape, usd_per_hour, html, write_out, trainer)):
+                raise typer.BadParameter("with several shapes goes with --json alone", param_hint="--gpus")
+            raise typer.Exit(0 if plan_on_kinds(spec, gpus, as_json=as_json) else EXIT_NO_PLAN)
         fleet = read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour)
         tools = [*filter(None, [trainer]), *(each.tool for each in targets)]
         planned = _plan(spec, fleet, tools=tools, may_offload=may_offload)

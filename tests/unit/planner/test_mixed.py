@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from airflow_llmsched.codec import from_json, to_json
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.mixed import (
+    RECOMPUTED,
+    REPLICA_ZERO_STAGES,
+    LikeNodes,
+    MixedSearch,
+    Unevenness,
+    explain_mixed,
+    plan_mixed,
+)
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.step import step_terms
+from tests.support.fleets import job, workload
+from tests.support.models import GPT2, LLAMA2_70B, LLAMA31_8B
+
+H100, A100 = node_shape("p5.48xlarge"), node_shape("p4de.24xlarge")
+BOTH = [LikeNodes(shape=H100, num_nodes=1), LikeNodes(shape=A100, num_nodes=1)]
+
+
+NUM_SEQUENCES = 48
+
+
+def priced_s(layouts: list[ParallelLayout], kind: LikeNodes) -> np.ndarray:
+    """Price a step with 1, 2, 3 and so on micro-batches, each by itself (layout, number)."""
+    rows = [replace(each, num_micro_batches=num) for each in layouts for num in range(1, NUM_SEQUENCES)]
+    machine = Machine(shape=kind.shape, ranks_per_node_C=np.full(len(rows), 8))
+    terms = step_terms(job(GPT2, num_sequences=NUM_SEQUENCES), LayoutTable.of(rows), machine)
+    return np.sum(list(terms.values()), axis=0).reshape(len(layouts), -1)
+
+
+def best_by_brute_force_s() -> float:
+    """Try every layout, and every pair of most micro-batches on the two kinds with which all can be dealt out."""
+    layouts = [
+        ParallelLayout(
+            dp=16 // (tp * pp), tp=tp, pp=pp, zero_stage=stage, micro_batch_size=size, recompute=recompute,
+        )
+        for tp in (1, 2, 4) for pp in (1, 2, 4, 8) if tp * pp <= 8 for size in (1, 2, 4, 8, 16)
+        for stage in REPLICA_ZERO_STAGES for recompute in RECOMPUTED
+    ]  # fmt: skip
+    best_s = np.inf
+    for layout, fast_s, slow_s in zip(layouts, *(priced_s(layouts, kind) for kind in BOTH), strict=True):
+        items, each = NUM_SEQUENCES // layout.micro_batch_size, layout.dp // 2
+        for fast in range(1, items):
+            slow = max(1, -(-(items - each * fast) // each))
+            if slow < NUM_SEQUENCES and layout.dp <= items:
+                best_s = min(best_s, max(fast_s[fast - 1], slow_s[slow - 1]))
+    return best_s
+
+
+def test_uneven_replicas_are_within_one_percent_of_brute_force() -> None:
+    found = plan_mixed(workload(GPT2, num_sequences=NUM_SEQUENCES), BOTH)
+    plan = next(each for each in found.plans if each.by is Unevenness.REPLICAS)
+    assert plan.step_s == pytest.approx(best_by_brute_force_s(), rel=0.01)
+
+
+def test_two_kinds_together_are_faster_than_each_alone_and_than_equal_shares() -> None:
+    found = plan_mixed(workload(LLAMA31_8B), BOTH)
+    best = found.plans[0]
+    assert all(alone_s is not None and best.step_s < alone_s for _, alone_s in found.alone_s)
+    assert best.step_s < 0.8 * best.even_step_s
+    assert best.usd_per_hour == H100.usd_per_hour + A100.usd_per_hour
+
+
+def test_all_of_the_batch_is_dealt_and_the_faster_kind_gets_more() -> None:
+    found = plan_mixed(workload(LLAMA31_8B), BOTH)
+    plan = next(each for each in found.plans if each.by is Unevenness.REPLICAS)
+    fast, slow = plan.shares
+    assert (fast.node_shape, slow.node_shape) == ("p5.48xlarge", "p4de.24xlarge")
+    assert sum((*fast.amounts, *slow.amounts)) * plan.layout.micro_batch_size == 256
+    assert min(fast.amounts) > max(slow.amounts)
+    assert len(fast.amounts) + len(slow.amounts) == plan.layout.dp
+
+
+def test_all_layers_are_dealt_and_the_faster_kind_gets_more() -> None:
+    found = plan_mixed(workload(LLAMA31_8B), BOTH)
+    plan = next(each for each in found.plans if each.by is Unevenness.STAGES)
+    amounts = {share.node_shape: share.amounts for share in plan.shares}
+    assert sum(sum(each) for each in amounts.values()) == LLAMA31_8B.num_layers
+    assert min(amounts["p5.48xlarge"]) >= max(amounts["p4de.24xlarge"])
+    assert plan.step_s <= plan.even_step_s
+
+
+def test_like_kinds_get_like_shares() -> None:
+    found = plan_mixed(workload(LLAMA31_8B), [LikeNodes(shape=H100, num_nodes=1)] * 2)
+    plan = next(each for each in found.plans if each.by is Unevenness.REPLICAS)
+    assert plan.step_s == pytest.approx(plan.even_step_s)
+
+
+def test_what_fits_on_neither_kind_alone_may_fit_on_both() -> None:
+    found = plan_mixed(workload(LLAMA2_70B), [BOTH[0], LikeNodes(shape=A100, num_nodes=2)])
+    assert found.plans
+    assert [alone_s for _, alone_s in found.alone_s] == [None, None]
+    words = explain_mixed(found)
+    assert "p5.48xlarge alone: it does not fit." in words
+
+
+def test_no_plan_is_said_in_words_and_a_job_without_a_model_is_refused() -> None:
+    small = replace(A100, accelerator=replace(A100.accelerator, memory_bytes=2**30))
+    none = plan_mixed(workload(LLAMA31_8B), [LikeNodes(shape=small, num_nodes=1)] * 2)
+    assert explain_mixed(none) == "No plan: no layout fits all kinds at once."
+    with pytest.raises(ValueError, match="without a model"):
+        plan_mixed(workload(None), BOTH)
+
+
+def test_a_choice_is_told_with_what_it_was_chosen_over_and_survives_json() -> None:
+    found = plan_mixed(workload(LLAMA31_8B), BOTH)
+    words = explain_mixed(found)
+    assert words.startswith(f"Chosen: uneven {found.plans[0].by}")
+    for part in ("p4de.24xlarge: 8 ranks", "With equal shares", "p5.48xlarge alone:", "instead:"):
+        assert part in words
+    assert from_json(MixedSearch, to_json(found)) == found
