@@ -7,22 +7,20 @@ again is priced as computation alone; traffic that comes with it is left to the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
-from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import MODULE_BIT, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.layer_work import LayerWork
-from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds, layer_kinds
+from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.memory import memory_totals, passing_ratio, stage_terms
+from airflow_llmsched.planner.perf.memory import passing_ratio, stage_terms
 from airflow_llmsched.planner.perf.memory_activations import (
     ACTIVATION_TERMS,
-    LAYER_COLUMNS,
     MODULES,
     embedding_mask_bytes,
     gradient_bytes,
@@ -33,9 +31,6 @@ from airflow_llmsched.planner.perf.memory_activations import (
 from airflow_llmsched.planner.perf.micro_batch import RECOMPUTED_PARTS
 from airflow_llmsched.planner.perf.ops import Device, Part
 from airflow_llmsched.planner.perf.stages import StageLayers, every_stage, num_in_flight_C
-
-NOTHING_FITS = -1
-"""Instead of modules, where not even the leanest choice fits."""
 
 CHOICES: Sequence[int] = tuple(
     sum(MODULE_BIT[module] for module in chosen)
@@ -64,24 +59,6 @@ class LayerOption:
     kept_bytes: float
     peak_bytes: float
     again_s: float
-
-
-def best_modules(
-    job: TransformerJob, table: LayoutTable, machine: Machine, *, capacity_bytes: float, reserved_bytes: int = 0
-) -> IntArray:
-    """Return for each candidate the modules, as bits, that every layer should compute again to fit at least cost.
-
-    The candidates' own recomputation does not matter. :data:`NOTHING_FITS` where no choice fits ``capacity_bytes``.
-    """
-    asked = replace(table, recompute_C=np.full(len(table), MODULES))
-    choices = _worth_trying(job, asked, machine)
-    best_C, cost_C = np.full(len(table), NOTHING_FITS), np.full(len(table), np.inf)
-    for modules, again_s_C in choices:
-        chosen = replace(asked, modules_C=np.full(len(table), modules))
-        fits_C = memory_totals(job, chosen, reserved_bytes=reserved_bytes) <= capacity_bytes
-        is_better_C = fits_C & (again_s_C < cost_C)
-        best_C, cost_C = np.where(is_better_C, modules, best_C), np.where(is_better_C, again_s_C, cost_C)
-    return best_C
 
 
 def best_layers(
@@ -246,35 +223,6 @@ def _beats(one: LayerOption, other: LayerOption) -> bool:
     return (ones[:3] == others[:3] and one.modules < other.modules) or (
         ones[:3] != others[:3] and all(mine <= theirs for mine, theirs in zip(ones[:3], others[:3], strict=True))
     )  # fmt: skip
-
-
-def _worth_trying(job: TransformerJob, table: LayoutTable, machine: Machine) -> Iterator[tuple[int, FloatArray]]:
-    """Yield sets of modules with the seconds they cost in the whole model; those beaten everywhere are left out."""
-    found = factor(table, [name for name in LAYER_COLUMNS if name not in {"recompute_C", "modules_C"}])
-    size = len(found.first_U)
-    narrow = replace(found.table, recompute_C=np.full(size, MODULES), modules_C=np.zeros(size, dtype=np.int64))
-    kinds, everything = distinct_kinds(job.model), list(layer_kinds(job.model))
-    work = LayerWork(job=job, table=narrow, device=_device(job, machine))
-    by_part_K = [_seconds_by_part(work, kind) for kind in kinds]
-    costs: dict[int, FloatArray] = {}
-    sizes: dict[int, FloatArray] = {}
-    for modules in CHOICES:
-        chosen = replace(narrow, modules_C=np.full(size, modules))
-        costs[modules] = np.asarray(
-            sum(everything.count(kind) * _again_s(by_part, modules) + np.zeros(size)
-                for kind, by_part in zip(kinds, by_part_K, strict=True))
-        )  # fmt: skip
-        sizes[modules] = np.array([
-            each(job, chosen, kind) for kind in kinds for each in (kept_bytes, recomputed_bytes)
-        ])  # fmt: skip
-    for modules in CHOICES:
-        others = (other for other in CHOICES if other != modules)
-        if not any(
-            (costs[other] <= costs[modules]).all() and (sizes[other] <= sizes[modules]).all()
-            and (other < modules or (costs[other] < costs[modules]).any() or (sizes[other] < sizes[modules]).any())
-            for other in others
-        ):  # fmt: skip
-            yield modules, found.spread(costs[modules])
 
 
 def _seconds_by_part(work: LayerWork, kind: LayerKind) -> Mapping[Part, FloatArray]:

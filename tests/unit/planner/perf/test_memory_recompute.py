@@ -18,12 +18,10 @@ from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import memory_breakdown, memory_totals
 from airflow_llmsched.planner.perf.memory_recompute import (
     CHOICES,
-    NOTHING_FITS,
     LayerOption,
     RecomputedLayers,
     again_s_by_stage,
     best_layers,
-    best_modules,
     cheapest,
     modules_of,
 )
@@ -31,7 +29,7 @@ from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
 from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.units import GIB
 from tests.support.fleets import job
-from tests.support.models import DEEPSEEK_V3, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B
+from tests.support.models import LLAMA2_7B, MIXTRAL_8X7B
 
 H100 = node_shape("p5.48xlarge")
 UNFUSED = Software(fused_attention=False)
@@ -56,54 +54,15 @@ def needed(one: TransformerJob, layout: ParallelLayout, modules: int) -> int:
     return sum(memory_breakdown(one, chosen).values())
 
 
-layouts = st.builds(
-    ParallelLayout, dp=st.sampled_from([1, 8]), tp=st.sampled_from([1, 2, 8]), pp=st.sampled_from([1, 2]),
-    zero_stage=st.sampled_from([0, 1, 3]), micro_batch_size=st.sampled_from([1, 2, 4]),
-    num_micro_batches=st.sampled_from([1, 8]),
-)  # fmt: skip
-
-
-@settings(max_examples=12, deadline=None)
-@given(
-    model=st.sampled_from([LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, DEEPSEEK_V3]),
-    software=st.sampled_from([Software(), UNFUSED]), layout=layouts, share=st.floats(-0.1, 1.1),
-)  # fmt: skip
-def test_best_modules_are_the_cheapest_of_all_sets_that_fit(
-    model: ModelShape, software: Software, layout: ParallelLayout, share: float
-) -> None:
-    """Brute force over all subsets, priced by the step's own terms."""
-    one = job(model, software=software)
-    bytes_M = {modules: needed(one, layout, modules) for modules in range(1 << 5)}
-    least, most = min(bytes_M.values()), max(bytes_M.values())
-    capacity = least + share * (most - least)
-    best = int(best_modules(one, LayoutTable.of([layout]), machine_of(), capacity_bytes=capacity)[0])
-    fitting = [modules for modules, num_bytes in bytes_M.items() if num_bytes <= capacity]
-    if not fitting:
-        assert best == NOTHING_FITS
-        return
-    assert bytes_M[best] <= capacity
-    assert again_s(one, layout, best) == pytest.approx(min(again_s(one, layout, each) for each in fitting))
-
-
-def test_each_candidate_gets_the_modules_it_needs() -> None:
-    """More micro-batches in flight leave less room: the roomy candidate computes nothing again."""
-    table = LayoutTable.of([
-        ParallelLayout(dp=1, tp=8, pp=2, num_micro_batches=number, micro_batch_size=micro)
-        for number, micro in ((1, 1), (8, 2), (8, 16))
-    ])  # fmt: skip
-    one = job(LLAMA2_7B)
-    best_C = best_modules(one, table, machine_of(3), capacity_bytes=12 * GIB)
-    assert best_C[0] == 0
-    assert best_C[1] > 0
-    assert best_C[2] == NOTHING_FITS
-
-
 def test_what_the_runtime_holds_is_not_there_for_activations() -> None:
-    layout = ParallelLayout(dp=1, tp=8)
-    one, table = job(LLAMA2_7B), LayoutTable.of([layout])
-    capacity = needed(one, layout, 0)
-    assert best_modules(one, table, machine_of(), capacity_bytes=capacity)[0] == 0
-    assert best_modules(one, table, machine_of(), capacity_bytes=capacity, reserved_bytes=GIB // 4)[0] > 0
+    one, layout = job(LLAMA2_7B), ParallelLayout(dp=1, tp=8)
+    capacity = needed(one, layout, 0) + 64
+    roomy = best_layers(one, layout, machine_of(), capacity_bytes=capacity)
+    tight = best_layers(one, layout, machine_of(), capacity_bytes=capacity, reserved_bytes=GIB // 4)
+    assert roomy is not None
+    assert [each.modules for each in roomy] == [()]
+    assert tight is not None
+    assert any(each.modules for each in tight)
 
 
 @pytest.mark.parametrize("model", [replace(LLAMA2_7B, num_layers=4), MIXED_KINDS], ids=lambda model: model.name)
@@ -111,15 +70,15 @@ def test_what_the_runtime_holds_is_not_there_for_activations() -> None:
 def test_layer_by_layer_never_costs_more_than_all_layers_alike_and_fits(model: ModelShape, pp: int) -> None:
     """Between what the leanest and the fullest choice need, at every quarter."""
     one, layout = job(model, software=UNFUSED), ParallelLayout(dp=1, tp=2, pp=pp, num_micro_batches=4)
-    table = LayoutTable.of([layout])
     sizes = [needed(one, layout, modules) for modules in CHOICES]
     for quarter in range(5):
         capacity = min(sizes) + (max(sizes) - min(sizes)) * quarter / 4
         layers = best_layers(one, layout, machine_of(), capacity_bytes=capacity + 64)
-        alike = int(best_modules(one, table, machine_of(), capacity_bytes=capacity)[0])
+        fitting = [modules for modules, size in zip(CHOICES, sizes, strict=True) if size <= capacity]
+        alike_s = min(_again_s_alike(one, layout, modules) for modules in fitting)
         assert layers is not None
         assert sum(each.num_layers for each in layers) == model.num_layers
-        assert _again_s(one, layout, layers) <= _again_s_alike(one, layout, alike) * (1 + 1e-9)
+        assert _again_s(one, layout, layers) <= alike_s * (1 + 1e-9)
         assert all(modules_of(0) == each.modules for each in layers) == (capacity == max(sizes))
 
 
