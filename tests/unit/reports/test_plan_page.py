@@ -36,12 +36,11 @@ def test_a_page_has_every_plan_every_reason_and_the_words(found: PlanSearch) -> 
 def test_cards_are_of_the_first_plan_and_of_the_whole_run(found: PlanSearch) -> None:
     prediction = found.plans[0].prediction
     text = plan_page.render(RUN, found, "")
-    run_s = prediction.step_s * RUN.num_steps
     for value in (
         words.duration(prediction.step_s),
         words.percent(prediction.mfu_ratio),
-        words.duration(run_s),
-        words.money(prediction.usd_per_hour * run_s / 3600),
+        words.duration(prediction.run_s),
+        words.money(prediction.run_usd),
     ):
         assert f'<div class="value">{value}</div>' in text
 
