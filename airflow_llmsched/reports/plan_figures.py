@@ -98,6 +98,6 @@ def _bars(plans: Sequence[Plan], parts: Callable[[Plan], Mapping[str, float]], *
         for index, name in enumerate(names)
     ]
     figure = blank_figure(traces, height=140 + 34 * len(plans))
-    figure.update_layout(barmode="stack", bargap=0.35)
+    figure.update_layout(barmode="stack", bargap=0.35, legend={"traceorder": "normal"})
     figure.update_yaxes(categoryorder="array", categoryarray=rows, autorange="reversed", showgrid=False)
     return figure

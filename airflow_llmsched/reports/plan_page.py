@@ -50,10 +50,15 @@ def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
         ("Run", words.duration(prediction.run_s), f"{words.count(workload.num_steps)} steps, nothing going wrong"),
         (
             "Cost of the run",
-            words.money(prediction.run_usd),
+            _usd(prediction.run_usd),
             f"{words.money(prediction.usd_per_hour)} an hour",
         ),
     ]
+
+
+def _usd(amount_usd: float) -> str:
+    """Millions in three digits: a card has room for no more."""
+    return words.money(amount_usd) if amount_usd < 1e6 else f"${words.count(amount_usd)}"
 
 
 def _row(plan: Plan) -> tuple[str, ...]:

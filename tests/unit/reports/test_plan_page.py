@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,12 @@ def test_cards_are_of_the_first_plan_and_of_the_whole_run(found: PlanSearch) -> 
         words.money(prediction.run_usd),
     ):
         assert f'<div class="value">{value}</div>' in text
+
+
+def test_millions_fit_into_a_card(found: PlanSearch) -> None:
+    (best, *_) = found.plans
+    dear = replace(best, prediction=replace(best.prediction, run_usd=1_947_038.8))
+    assert '<div class="value">$1.95 M</div>' in plan_page.render(RUN, PlanSearch(plans=(dear,)), "")
 
 
 def test_without_a_plan_the_page_says_why() -> None:
