@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_llmsched.cli.plan_fleet import Fleet, flat_tree, read_fleet
-from airflow_llmsched.cli.plan_mixed import BETWEEN_SHAPES, plan_on_kinds
+from airflow_llmsched.cli.plan_mixed import BETWEEN_SHAPES, plan_on_kinds, refuse_beside
 from airflow_llmsched.cli.plan_settings import Target, read_target, settings_of, write_settings
 from airflow_llmsched.codec import to_json
 from airflow_llmsched.domain.plan import Plan, PlanSearch
@@ -88,18 +88,12 @@ def plan(  # noqa: PLR0917 - the options of a command
     try:
         targets = [read_target(each, needs_file=as_json) for each in write_out or ()]
         if gpus is not None and BETWEEN_SHAPES in gpus:
-            if any(each is not None for each in (nodes, slots, shape, usd_per_hour, html, write_out, trainer)):
-                raise typer.BadParameter("with several shapes goes with --json alone", param_hint="--gpus")
+            refuse_beside(nodes, slots, shape, usd_per_hour, html, write_out, trainer, may_offload or None)
             raise typer.Exit(0 if plan_on_kinds(spec, gpus, as_json=as_json) else EXIT_NO_PLAN)
         fleet = read_fleet(gpus, nodes=nodes, slots=slots, shape=shape, usd_per_hour=usd_per_hour)
         tools = [*filter(None, [trainer]), *(each.tool for each in targets)]
         planned = _plan(spec, fleet, tools=tools, may_offload=may_offload)
-        if as_json:
-            typer.echo(to_json(planned.found))
-        else:
-            _print(planned)
-        if html is not None:
-            plan_page.write(planned.workload, planned.found, planned.words, html)
+        _show(planned, as_json=as_json, html=html)
         if planned.found.plans:
             _write_out(planned, targets, number=number)
     except SpecError as error:
@@ -119,6 +113,15 @@ def _plan(spec: Path, fleet: Fleet, *, tools: Sequence[str], may_offload: bool) 
     found = search(workload, tree, shapes, solver=solver, expresses=expresses, may_offload=may_offload)
     words = explain_plan(workload, found, shapes, expresses=expresses)
     return _Planned(workload=workload, found=found, words=words)
+
+
+def _show(planned: _Planned, *, as_json: bool, html: Path | None) -> None:
+    if as_json:
+        typer.echo(to_json(planned.found))
+    else:
+        _print(planned)
+    if html is not None:
+        plan_page.write(planned.workload, planned.found, planned.words, html)
 
 
 def _print(planned: _Planned) -> None:

@@ -15,6 +15,12 @@ from airflow_llmsched.specs import loader
 BETWEEN_SHAPES = ","
 
 
+def refuse_beside(*options: object | None) -> None:
+    """Raise ``typer.BadParameter`` if any option is given that says nothing of a plan on several shapes."""
+    if any(each is not None for each in options):
+        raise typer.BadParameter("with several shapes goes with --json alone", param_hint="--gpus")
+
+
 def read_kinds(gpus: str) -> list[LikeNodes]:
     """Return the nodes of each shape that ``N1xSHAPE1,N2xSHAPE2`` names.
 
