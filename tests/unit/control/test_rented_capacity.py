@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.context import Failed, Succeeded
+from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.rental_memory import MemoryFile
+from airflow_llmsched.sim.clock import VirtualClock
+from airflow_llmsched.sim.scripts import SimTraining
+from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.rented_house import NUM_STEPS, RentedHouse
 from tests.support.sim_house import RUN
 
@@ -129,3 +132,49 @@ def test_a_run_whose_pools_come_and_go_is_in_time_whatever_they_do(tmp_path: Pat
 
 def _on(act, zone):  # type: ignore[no-untyped-def]
     return lambda: act(zone)
+
+
+NUM_DEATHS = 5
+
+
+def drive(house: RentedHouse, *, fatal: int, until_s: float) -> list[str]:
+    """Have the run go on, its worker dying at passage ``fatal``; return the passages it came by."""
+    points = CrashPoints(fatal)
+    look = house.at(
+        (100.0, lambda: house.price("lent", 0.1)),
+        (300.0, lambda: house.take("lent")),
+    )
+    with listening(points):
+        outcome: Outcome | None = None
+        while not isinstance(outcome, Succeeded | Failed) and house.clock.now_s() < until_s:
+            try:
+                if outcome is None:
+                    outcome = house.driver().start()
+                elif isinstance(outcome, Watch):
+                    outcome = house.driver().handle(house.watched(outcome, before_look=look))
+            except WorkerDied:
+                outcome = None
+        assert isinstance(outcome, Succeeded)
+    return points.passed
+
+
+def test_a_run_whose_worker_dies_at_any_effect_while_it_moves_is_in_time_and_leaves_nothing(tmp_path: Path) -> None:
+    """Two moves: to where it is cheaper, and away from what was taken. No two gangs, one lease at most, then none."""
+
+    def house() -> RentedHouse:
+        training = SimTraining(num_steps=400, work_s=4.0, save_s=1.0, checkpoint_interval_steps=50)
+        deadline_s = VirtualClock().now_s() + 800.0
+        made = RentedHouse(tmp_path, training=training, deadline_s=deadline_s)
+        made.price("lent", 1.5)
+        return made
+
+    first = house()
+    num_passages = len(drive(first, fatal=0, until_s=first.clock.now_s() + 1000.0))
+    assert first.where() == ["owned", "lent", "owned"]
+    for fatal in range(1, num_passages + 1, max(1, num_passages // NUM_DEATHS)):
+        shot = house()
+        drive(shot, fatal=fatal, until_s=shot.clock.now_s() + 1000.0)
+        assert shot.max_live == 1, fatal
+        assert len(shot.book().open()) <= 1, fatal
+        shot.renter().release()
+        assert not shot.cloud().find_all(), fatal
