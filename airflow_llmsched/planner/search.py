@@ -24,6 +24,7 @@ from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.energy import step_energy_j
+from airflow_llmsched.planner.phases import phase_costs
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
@@ -88,6 +89,13 @@ class _Shortlist:
         table = self.contenders.table.take(chosen)
         machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
         return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
+
+    def mean_step_s(self, chosen: IntArray) -> FloatArray:
+        """Return the seconds of a step of some candidates, over all steps of all batch phases."""
+        table = self.contenders.table.take(chosen)
+        machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
+        phases = phase_costs(self.ask.workload, table, machine)
+        return np.average([phase.step_s_C for phase in phases], axis=0, weights=[phase.num_steps for phase in phases])
 
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
         """Write candidates out as plans."""
@@ -282,10 +290,13 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
     table = LayoutTable.concatenate(each.contenders.table for each in shortlists)
     front = pareto_front(costs_CK, tie_breaks=simplest_first(table))
     obstacles.turn_down(DOMINATED, len(costs_CK) - len(front))
-    energy_C = costs_CK[front, 0] * table.world_size_C[front]
+    front_costs_CK: FloatArray = costs_CK[front]
+    if workload.model is not None and len(workload.batch) > 1:
+        front_costs_CK = _of_all_phases(shortlists, owner_C[front], index_C[front], front_costs_CK)
+    energy_C: FloatArray = front_costs_CK[:, 0] * table.world_size_C[front]
     if workload.objective.energy:
         energy_C = _energy_C(shortlists, owner_C[front], index_C[front], otherwise_C=energy_C)
-    score = _score(workload, costs_CK[front], table.world_size_C[front], energy_C)
+    score = _score(workload, front_costs_CK, table.world_size_C[front], energy_C)
     ranked = front[np.lexsort((np.arange(len(front)), score))]
     obstacles.turn_down(BELOW_CUT, max(0, len(ranked) - MAX_PLANS))
     best = ranked[:MAX_PLANS]
@@ -295,6 +306,19 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
         if len(own):
             plans |= zip(own.tolist(), shortlist.plans(index_C[own].tolist()), strict=True)
     return [plans[each] for each in best.tolist()]
+
+
+def _of_all_phases(
+    shortlists: Sequence[_Shortlist], owner_C: IntArray, index_C: IntArray, costs_CK: FloatArray
+) -> FloatArray:
+    """Return costs with the seconds and dollars of a mean step of the run, instead of one of its heaviest phase."""
+    mean_s_C = np.zeros(len(owner_C))
+    for owner, shortlist in enumerate(shortlists):
+        is_own_C = owner_C == owner
+        if is_own_C.any():
+            mean_s_C[is_own_C] = shortlist.mean_step_s(index_C[is_own_C])
+    step_s_C, free_C, usd_C, *rest = costs_CK.T
+    return np.column_stack([mean_s_C, free_C, usd_C * mean_s_C / step_s_C, *rest])
 
 
 def _energy_C(

@@ -10,6 +10,7 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.reports import words
 from airflow_llmsched.reports.files import replace_file
 from airflow_llmsched.reports.page import render_page
+from airflow_llmsched.units import KWH_J
 
 
 def write(workload: WorkloadSpec, found: PlanSearch, explanation: str, path: Path) -> None:
@@ -42,7 +43,9 @@ def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
     """Title, value and a line below it, most asked for first."""
     prediction = best.prediction
     low, high = (words.duration(prediction.step_s * (1 + sign * prediction.error_ratio)) for sign in (-1, 1))
-    return [
+    energy = words.count(prediction.run_energy_j / KWH_J)
+    power_kw = prediction.run_energy_j / prediction.run_s / 1000 if prediction.run_s else 0.0
+    cards = [
         ("Step time", words.duration(prediction.step_s), f"{low} to {high}"),
         ("MFU", words.percent(prediction.mfu_ratio), f"{words.count(prediction.tokens_per_s)} tokens a second"),
         ("Memory of the fullest rank", words.size(prediction.memory_bytes_per_rank), best.node_shape),
@@ -54,6 +57,7 @@ def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
             f"{words.money(prediction.usd_per_hour)} an hour",
         ),
     ]
+    return [*cards, ("Energy of the run", f"{energy} kWh", f"{power_kw:,.3g} kW")] if prediction.run_energy_j else cards
 
 
 def _usd(amount_usd: float) -> str:

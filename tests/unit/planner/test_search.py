@@ -12,6 +12,8 @@ from airflow_llmsched.domain.layout import Offload
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import (
+    BatchPhase,
+    BudgetSpec,
     CapacityWish,
     MemoryDemand,
     ObjectiveWeights,
@@ -55,6 +57,19 @@ def test_a_run_that_lost_half_its_nodes_is_planned_on_the_rest_with_the_same_glo
     assert before.layout.global_batch_size == after.layout.global_batch_size == 32
     assert after.placement.nodes == ("n0001",)
     assert after.prediction.step_s > before.prediction.step_s
+
+
+def test_a_schedule_is_ordered_by_the_whole_run_and_not_by_its_heaviest_phase() -> None:
+    phases = tuple(
+        BatchPhase(from_tokens=start, sequence_length_tokens=length, num_sequences=number)
+        for start, length, number in ((0, 1024, 32), (10**10, 8192, 256))
+    )
+    run = workload(LLAMA2_70B, batch=phases, budget=BudgetSpec(num_tokens=10**10 + 10**8))
+    plans = find(run, fleet(8)).plans
+    run_s = [plan.prediction.run_s for plan in plans]
+    step_s = [plan.prediction.step_s for plan in plans]
+    assert run_s == pytest.approx(sorted(run_s))
+    assert step_s != sorted(step_s)
 
 
 def test_who_asks_for_little_energy_gets_the_plan_that_draws_least() -> None:

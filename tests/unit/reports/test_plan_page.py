@@ -52,6 +52,15 @@ def test_millions_fit_into_a_card(found: PlanSearch) -> None:
     assert '<div class="value">$1.95 M</div>' in plan_page.render(RUN, PlanSearch(plans=(dear,)), "")
 
 
+def test_energy_has_a_card_where_it_is_known(found: PlanSearch) -> None:
+    (best, *_) = found.plans
+    known = replace(best.prediction, run_energy_j=7.2e9, run_s=72_000.0)
+    text = plan_page.render(RUN, PlanSearch(plans=(replace(best, prediction=known),)), "")
+    assert '<div class="value">2,000 kWh</div><div class="below">100 kW</div>' in text
+    silent = replace(best, prediction=replace(known, run_energy_j=0.0))
+    assert "kWh" not in plan_page.render(RUN, PlanSearch(plans=(silent,)), "")
+
+
 def test_without_a_plan_the_page_says_why() -> None:
     text = plan_page.render(RUN, PlanSearch(plans=(), rejections={"too large": 3}), "No plan: of 3.")
     assert "Why there is none" in text
