@@ -8,6 +8,7 @@ layers the same ones: all of a node's ranks together share its storage link, its
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def loading_s(
         parts.append(num_bytes / link_bytes_per_s)
         if job.software.prefetches_input:
             parts[-1] = parts[-1] + offloaded_s + _through_host_s(shape, network_s, link_bytes_per_s)
-    return np.asarray(np.max(np.broadcast_arrays(*parts), axis=0))
+    return np.asarray(reduce(np.maximum, parts))
 
 
 def exposed_loading_s(job: TransformerJob, load_s: FloatArray, terms_s: Mapping[str, FloatArray]) -> FloatArray:
