@@ -52,10 +52,10 @@ def conclude(rows: Sequence[Row], *, title: str, output: Path, about: Mapping[st
     stored = {
         **about,
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
-        "rows": [{**asdict(row), "reached": row.reached} for row in rows],
+        "rows": [{**asdict(row), "reached": bool(row.reached)} for row in rows],
     }
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(stored, indent=2) + "\n")
+    output.write_text(json.dumps(stored, indent=2, default=float) + "\n")
     missed = [row.name for row in rows if not row.reached]
     if missed:
         Console(stderr=True).print(f"missed: {', '.join(missed)}")

@@ -13,7 +13,7 @@ from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.hardware import node_shapes
-from airflow_llmsched.planner.perf.rates import Rates
+from airflow_llmsched.planner.perf.rates import rates_of
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
 from tests.support.fleets import fleet, workload
@@ -155,7 +155,10 @@ def test_neighbours_reckon_with_the_calibration_that_the_plan_does() -> None:
     run, shape = workload(num_sequences=64), node_shapes()["p5.48xlarge"]
     plan = best(replace(run, parallelism=PINNED))
     slow = FittedKind(
-        rates=Rates(matmul_ratio=0.3), error_ratio=0.07, left_out_error_ratio=0.03, num_rows_by_source={"run": 20}
+        rates=rates_of(shape.accelerator).changed({"matmul_ratio": 0.2, "host_kernel_s": 3e-4}),
+        error_ratio=0.07,
+        left_out_error_ratio=0.03,
+        num_rows_by_source={"run": 20},
     )
     usual, measured = (
         of(neighbours(run, plan, shape, calibration=calibration), "tp")[4].prediction

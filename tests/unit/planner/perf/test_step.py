@@ -14,9 +14,10 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.calibration import packaged
+from airflow_llmsched.planner.perf import machine
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
+from airflow_llmsched.planner.perf.rates import prior_of
 from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.planner.perf.step import (
     Machine,
@@ -29,10 +30,19 @@ from airflow_llmsched.planner.perf.step import (
 from tests.support.fleets import job
 from tests.support.models import GPT2, LLAMA2_7B, LLAMA2_70B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt
 
+BAND = 0.35
+"""Formulas alone, before anything was fitted, are that near to published steps."""
+
 H100 = node_shape("p5.48xlarge")
 # Selene: a DGX A100 has eight 200 Gb/s InfiniBand cards
 DGX_A100 = replace(node_shape("p4de.24xlarge"), inter_node_bandwidth_bytes_per_s=25e9)
 FP16 = PrecisionSpec(compute=NumberFormat.FP16, parameters=NumberFormat.FP16)
+
+
+@pytest.fixture(autouse=True)
+def _unfitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are of formulas: they reckon with priors, whatever measurements say by now."""
+    monkeypatch.setattr(machine, "rates_of", prior_of)
 
 
 def step_s(model: ModelShape, layout: ParallelLayout, *, shape=H100, **others) -> float:  # type: ignore[no-untyped-def]
@@ -65,7 +75,7 @@ def test_megatron_steps_are_inside_the_band(  # noqa: PLR0917 - a row of the tab
     predicted_s = step_s(
         model, layout, shape=DGX_A100, sequence_length_tokens=2048, num_sequences=batch, precision=FP16
     )
-    assert predicted_s == pytest.approx(published_s, rel=packaged().error_ratio(DGX_A100.accelerator))
+    assert predicted_s == pytest.approx(published_s, rel=BAND)
 
 
 def test_fully_sharded_training_of_7b_on_128_h100_is_inside_the_band() -> None:
@@ -74,7 +84,7 @@ def test_fully_sharded_training_of_7b_on_128_h100_is_inside_the_band() -> None:
     layout = ParallelLayout(dp=128, zero_stage=3, micro_batch_size=6, recompute=Recompute.SELECTIVE)
     precision = PrecisionSpec(parameters=NumberFormat.FP32)
     predicted_s = step_s(model, layout, sequence_length_tokens=2048, num_sequences=768, precision=precision)
-    assert predicted_s == pytest.approx(768 / 654, rel=packaged().error_ratio(H100.accelerator))
+    assert predicted_s == pytest.approx(768 / 654, rel=BAND)
 
 
 def test_a_single_rank_neither_communicates_nor_waits() -> None:
