@@ -103,7 +103,7 @@ class Device:
     def of(cls, job: TransformerJob, accelerator: Accelerator, rates: Rates) -> Device:
         """Raises ``KeyError`` when the accelerator lacks the job's number format."""
         compute = job.precision.compute
-        peak = accelerator.peak_flop_per_s[compute]
+        peak = sustained_peak_flop_per_s(accelerator, compute)
         clock = clock_ratio(accelerator)
         is_narrow = FORMAT_BYTES[compute] < 2
         wide = accelerator.peak_flop_per_s.get(NumberFormat.BF16, peak) if is_narrow else peak
@@ -155,6 +155,18 @@ class Device:
             attention_s=np.maximum(flop_s, num_bytes / self.bandwidth_bytes_per_s) + self.rates.kernel_s,
             num_kernels=1,
         )
+
+
+def sustained_peak_flop_per_s(accelerator: Accelerator, compute: NumberFormat) -> float:
+    """Return the peak of a format as far as power allows: halving operands at most halves the energy of an operation.
+
+    So 4 bits are at most twice as fast as 8, though Blackwell Ultra's data sheet says three times. Raises ``KeyError``
+    for a format that the accelerator lacks.
+    """
+    peak = accelerator.peak_flop_per_s[compute]
+    if compute is not NumberFormat.FP4 or NumberFormat.FP8 not in accelerator.peak_flop_per_s:
+        return peak
+    return min(peak, 2 * accelerator.peak_flop_per_s[NumberFormat.FP8])
 
 
 def _attention_ratio(kernel: AttentionKernel, rates: Rates) -> float:

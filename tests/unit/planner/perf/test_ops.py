@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.ops import Device, Pass
+from airflow_llmsched.planner.perf.ops import Device, Pass, sustained_peak_flop_per_s
 from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.perf.software import AttentionKernel, Software
 from tests.support.fleets import job
@@ -81,3 +81,12 @@ def test_no_product_beats_the_peak_or_the_memory(m: int, n: int, k: int, groups:
     seconds = device().product(m, n, k, num_groups=groups).matmul_s
     assert seconds >= 2 * m * n * k * groups / H100.peak_flop_per_s[NumberFormat.BF16]
     assert seconds >= 2 * groups * m * n / H100.memory_bandwidth_bytes_per_s
+
+
+def test_four_bits_are_sustained_at_twice_the_rate_of_eight() -> None:
+    ultra, blackwell = (node_shape(name).accelerator for name in ("gb300-nvl72", "gb200-nvl72"))
+    for kind in (ultra, blackwell):
+        eight = kind.peak_flop_per_s[NumberFormat.FP8]
+        assert sustained_peak_flop_per_s(kind, NumberFormat.FP4) == pytest.approx(2 * eight)
+        assert sustained_peak_flop_per_s(kind, NumberFormat.FP8) == eight
+    assert ultra.peak_flop_per_s[NumberFormat.FP4] > 2 * ultra.peak_flop_per_s[NumberFormat.FP8]
