@@ -134,7 +134,7 @@ def _on(act, zone):  # type: ignore[no-untyped-def]
     return lambda: act(zone)
 
 
-NUM_DEATHS = 5
+NUM_DEATHS = 3
 
 
 def drive(house: RentedHouse, *, fatal: int, until_s: float) -> list[str]:
