@@ -50,9 +50,7 @@ def test_a_group_of_one_moves_nothing() -> None:
 
 
 def test_traffic_to_another_group_crosses_the_network() -> None:
-    assert seconds(peer_group="server", collective="send") == pytest.approx(
-        SHAPE.inter_node_latency_s + 10**9 / NETWORK
-    )
+    assert seconds(peer_group="server", collective="send") == pytest.approx(MACHINE.outer.latency_s + 10**9 / NETWORK)
 
 
 def test_two_demands_of_one_group_and_collective_add_up() -> None:
