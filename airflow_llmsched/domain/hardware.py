@@ -54,10 +54,9 @@ class Accelerator:
     """One device as a rank sees it. ``peak_flop_per_s`` is dense, by operand format.
 
     ``reserved_bytes`` is what driver, runtime and communication library hold before the first tensor.
-    ``achievable_compute_ratio`` is the share of the peak that the matrix products of training layers reach.
-    ``kernel_overhead_s`` is what each kernel costs besides its work. ``host_bandwidth_bytes_per_s`` is one-way, of its
-    own link to the host (PCIe or a link between chips); ``power_limit_w`` is the board's limit and ``idle_w`` what it
-    draws doing nothing with a driver loaded. Zero in these three: not stated by anybody.
+    ``host_bandwidth_bytes_per_s`` is one-way, of its own link to the host (PCIe or a link between chips);
+    ``power_limit_w`` is the board's limit and ``idle_w`` what it draws doing nothing with a driver loaded. Zero in these
+    three: not stated by anybody. What training reaches of all this is not here but in ``planner.perf.rates``.
     """
 
     name: str
@@ -66,8 +65,6 @@ class Accelerator:
     peak_flop_per_s: Mapping[NumberFormat, float]
     source: str
     reserved_bytes: int = 0
-    achievable_compute_ratio: float = 0.5
-    kernel_overhead_s: float = 5e-6
     vendor: str = ""
     host_bandwidth_bytes_per_s: float = 0.0
     power_limit_w: float = 0.0
@@ -161,7 +158,6 @@ NETWORK_FABRIC = Fabric(name="network", latency_s=14e-6, source="NCCL tuning con
 class NodeShape:
     """One kind of machine. Bandwidths are one-way and per accelerator; price is the list price of the whole node.
 
-    ``achievable_bandwidth_ratio`` is the share of a link or of memory that large transfers reach.
     ``overlaps_communication`` is False where collectives take the processor that computes. ``island`` is a level of
     the network that does not end with the node: a bridge between two of its cards, or a rack that is one NVLink domain.
     ``num_nics`` cards of ``nic_bandwidth_bytes_per_s`` serve the node on ``num_rails`` planes of the network.
@@ -174,7 +170,6 @@ class NodeShape:
     inter_node_bandwidth_bytes_per_s: float
     usd_per_hour: float
     source: str
-    achievable_bandwidth_ratio: float = 0.8
     overlaps_communication: bool = True
     intra_node: Fabric = NODE_FABRIC
     inter_node: Fabric = NETWORK_FABRIC

@@ -172,7 +172,7 @@ def _what_binds(prediction: Prediction) -> str:
     terms = sorted(prediction.step_breakdown_s.items(), key=lambda item: (-item[1], item[0]))
     shares = [f"{STEP_TERMS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in terms[:4]]
     low, high = (prediction.step_s * factor for factor in (1 - prediction.error_ratio, 1 + prediction.error_ratio))
-    slow = f"; one in ten takes {prediction.step_p90_s:.3g}" if prediction.step_p90_s > prediction.step_s else ""
+    slow = f"; one in ten takes over {prediction.step_p90_s:.3g}" if prediction.step_p90_s > prediction.step_s else ""
     then = f"; then {', '.join(shares[1:])}" if shares[1:] else ""
     mfu = f" MFU {prediction.mfu_ratio:.0%}." if prediction.mfu_ratio else ""
     return (

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_llmsched.domain.hardware import NumberFormat
+import numpy as np
+
+from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placement, RankSlot
+from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import (
     BatchPhase,
@@ -21,7 +25,10 @@ from airflow_llmsched.domain.workload import (
     TrainingStage,
     WorkloadSpec,
 )
+from airflow_llmsched.planner.evaluate import evaluate
+from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
+from airflow_llmsched.planner.perf.machine import Machine
 from tests.support.models import LLAMA2_7B
 
 FULL_PRECISION = PrecisionSpec(compute=NumberFormat.FP32, parameters=NumberFormat.FP32, gradients=NumberFormat.FP32)
@@ -93,6 +100,22 @@ def job(
         sequence_length_tokens=sequence_length_tokens,
         num_sequences=num_sequences,
         **(values | others),
+    )
+
+
+def plan_of(run: WorkloadSpec, layout: ParallelLayout, shape: NodeShape) -> Plan:
+    """Return the plan of a layout on full nodes of eight, with what is predicted for it there."""
+    slots = tuple(
+        RankSlot(rank=rank, node=NodeId(f"n{rank // 8}"), slot=rank % 8, local_rank=rank % 8)
+        for rank in range(layout.world_size)
+    )
+    machine = Machine(shape=shape, ranks_per_node_C=np.array([min(8, layout.world_size)]))
+    return Plan(
+        layout=layout,
+        placement=Placement(slots=slots),
+        prediction=evaluate(run, LayoutTable.of([layout]), machine).prediction(0, usd_per_hour=9.0),
+        node_shape=shape.name,
+        num_domains=1,
     )
 
 

@@ -79,6 +79,11 @@ def packaged() -> Calibration:
     return from_toml(resources.files(f"{__package__}.data").joinpath(name).read_text("utf-8"), name=name)
 
 
+def rates_of(accelerator: Accelerator) -> Rates:
+    """Return what is known of a kind without measurements of one's own: the packaged fit, else its prior."""
+    return packaged().rates_of(accelerator)
+
+
 def band_error_ratio(log_error_M: FloatArray, weight_M: FloatArray) -> float:
     """Return the half-width that holds ``COVERED_RATIO`` of errors like these (M = measurement, left out of its fit).
 
@@ -119,19 +124,6 @@ def from_toml(text: str, *, name: str) -> Calibration:
         raise DataError(f"{name}: is no calibration ({error!r}); fit again with llmsched calibrate") from error
 
 
-def _kind(plain: Mapping[str, Any]) -> FittedKind:
-    return FittedKind(
-        rates=Rates(**plain["rates"]),
-        error_ratio=plain["error_ratio"],
-        left_out_error_ratio=plain["left_out_error_ratio"],
-        num_rows_by_source=plain["num_rows_by_source"],
-    )
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-
-
 def independent_weights(sources: Sequence[str], setups: Sequence[object]) -> FloatArray:
     """Return how many independent measurements each row is worth.
 
@@ -149,3 +141,16 @@ def independent_weights(sources: Sequence[str], setups: Sequence[object]) -> Flo
     return np.array([
         1 / recurring[setup] / (1 + (len(num_setups[source]) - 1) * SHARED_ERROR_RATIO) for source, setup in pairs
     ])  # fmt: skip
+
+
+def _kind(plain: Mapping[str, Any]) -> FittedKind:
+    return FittedKind(
+        rates=Rates(**plain["rates"]),
+        error_ratio=plain["error_ratio"],
+        left_out_error_ratio=plain["left_out_error_ratio"],
+        num_rows_by_source=plain["num_rows_by_source"],
+    )
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

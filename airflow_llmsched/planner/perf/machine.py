@@ -12,9 +12,9 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.planner.layout_table import IntArray
-from airflow_llmsched.planner.perf.calibration import packaged
+from airflow_llmsched.planner.perf.calibration import packaged, rates_of
 from airflow_llmsched.planner.perf.collectives import Link, Span
-from airflow_llmsched.planner.perf.rates import Rates, rates_of
+from airflow_llmsched.planner.perf.rates import Rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

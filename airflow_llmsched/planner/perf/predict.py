@@ -12,10 +12,11 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.calibration import rates_of
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.measured import MeasuredStep
-from airflow_llmsched.planner.perf.rates import Rates, rates_of
+from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.perf.step import model_flop_per_step, step_terms
 
 

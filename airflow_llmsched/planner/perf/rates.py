@@ -1,8 +1,8 @@
 """What an accelerator and its links really reach, as few physical numbers: the value that calibration fits. Pure.
 
 A kind of accelerator has one set. Before anything was measured on it, that is the prior of its generation; measured
-steps move it from there (``data/rates.toml`` has the priors, ``data/calibration.toml`` what was fitted). Nothing in it
-belongs to a model, a run or a file.
+steps move it from there (``data/rates.toml`` has the priors, ``calibration`` what was fitted). Nothing in it belongs to
+a model, a run or a file.
 """
 
 from __future__ import annotations
@@ -102,12 +102,6 @@ Links and tiles are known best: nccl-tests publishes what collectives reach, and
 the chip."""
 
 
-def rates_of(accelerator: Accelerator) -> Rates:
-    """Return what is known of a kind: what was fitted to measurements of its generation, else that one's prior."""
-    fitted = _table("calibration.toml").get("fitted", {}).get(generation_of(accelerator))
-    return Rates(**fitted["rates"]) if fitted else prior_of(accelerator)
-
-
 def prior_of(accelerator: Accelerator) -> Rates:
     """Return what is expected of a kind before anything was measured on it."""
     return prior_of_generation(generation_of(accelerator))
@@ -115,13 +109,13 @@ def prior_of(accelerator: Accelerator) -> Rates:
 
 def generation_of(accelerator: Accelerator) -> str:
     """Return which kinds an accelerator is like; one that nobody knows is like no other."""
-    generation: str = _table("rates.toml")["generation"].get(accelerator.name, accelerator.name)
+    generation: str = _table()["generation"].get(accelerator.name, accelerator.name)
     return generation
 
 
 def prior_of_generation(generation: str) -> Rates:
     """Return what is expected of a generation before it was measured."""
-    prior = _table("rates.toml")["prior"].get(generation)
+    prior = _table()["prior"].get(generation)
     return Rates(**prior["rates"]) if prior else Rates()
 
 
@@ -131,7 +125,7 @@ def clock_ratio(accelerator: Accelerator) -> float:
     Products draw all the power that a board may, so of two kinds with one peak the one with more power reaches more of
     it: by the power :data:`POWER_EXPONENT` of watts per operation of the 16-bit peak. 1 where nobody states either.
     """
-    prior = _table("rates.toml")["prior"].get(generation_of(accelerator), {})
+    prior = _table()["prior"].get(generation_of(accelerator), {})
     peak = accelerator.peak_flop_per_s.get(NumberFormat.BF16) or accelerator.peak_flop_per_s.get(NumberFormat.FP16)
     if "rated_j_per_flop" not in prior or not accelerator.power_limit_w or not peak:
         return 1.0
@@ -141,10 +135,10 @@ def clock_ratio(accelerator: Accelerator) -> float:
 
 def attention_speedup(accelerator: Accelerator) -> float:
     """Return how much faster a kind does fused attention than its generation: half of it waits for exponentials."""
-    units: float = _table("rates.toml")["exponential"].get(accelerator.name, 1.0)
+    units: float = _table()["exponential"].get(accelerator.name, 1.0)
     return 2 / (1 + 1 / units)
 
 
 @cache
-def _table(file: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files(f"{__package__}.data").joinpath(file).read_text("utf-8"))
+def _table() -> dict[str, Any]:
+    return tomllib.loads(resources.files(f"{__package__}.data").joinpath("rates.toml").read_text("utf-8"))

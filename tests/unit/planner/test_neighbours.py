@@ -11,9 +11,8 @@ from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
-from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
+from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind, rates_of
 from airflow_llmsched.planner.perf.hardware import node_shapes
-from airflow_llmsched.planner.perf.rates import rates_of
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
 from tests.support.fleets import fleet, workload

@@ -2,20 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
-from airflow_llmsched.domain.placement import Placement, RankSlot
-from airflow_llmsched.domain.plan import Plan
-from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.planner.evaluate import evaluate
-from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.recomputed import words
-from tests.support.fleets import workload
+from tests.support.fleets import plan_of, workload
 from tests.support.models import LLAMA2_7B
 
 H100 = node_shape("p5.48xlarge")
@@ -24,23 +16,8 @@ PIPELINE = ParallelLayout(
 )  # fmt: skip
 
 
-def planned(run: WorkloadSpec, layout: ParallelLayout) -> Plan:
-    machine = Machine(shape=H100, ranks_per_node_C=np.array([min(8, layout.world_size)]))
-    slots = tuple(
-        RankSlot(rank=rank, node=NodeId(f"n{rank // 8}"), slot=rank % 8, local_rank=rank % 8)
-        for rank in range(layout.world_size)
-    )
-    return Plan(
-        layout=layout,
-        placement=Placement(slots=slots),
-        prediction=evaluate(run, LayoutTable.of([layout]), machine).prediction(0, usd_per_hour=9.0),
-        node_shape=H100.name,
-        num_domains=1,
-    )
-
-
 def test_where_memory_is_left_less_needs_to_be_computed_again() -> None:
-    told = words(workload(LLAMA2_7B), planned(workload(LLAMA2_7B), PIPELINE), H100)
+    told = words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), PIPELINE, H100), H100)
     first, *stages = told.splitlines()
     assert first.startswith("A trainer that can be told layer by layer what to compute again would take about ")
     assert stages[0].startswith("  stage 0: ")
@@ -60,15 +37,15 @@ def test_where_memory_is_left_less_needs_to_be_computed_again() -> None:
     ],
 )  # fmt: skip
 def test_where_little_or_nothing_is_computed_again_nothing_is_said(layout: ParallelLayout) -> None:
-    assert words(workload(LLAMA2_7B), planned(workload(LLAMA2_7B), layout), H100) == ""
+    assert words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), layout, H100), H100) == ""
 
 
 def test_what_does_not_fit_in_any_way_is_not_advised_on() -> None:
     run = workload(LLAMA2_7B)
     tight = replace(H100, accelerator=replace(H100.accelerator, memory_bytes=8 * 2**30))
-    assert words(run, planned(run, PIPELINE), tight) == ""
+    assert words(run, plan_of(run, PIPELINE, H100), tight) == ""
 
 
 def test_a_job_without_a_model_has_no_layers() -> None:
     run = workload(None)
-    assert words(run, planned(workload(LLAMA2_7B), PIPELINE), H100) == ""
+    assert words(run, plan_of(workload(LLAMA2_7B), PIPELINE, H100), H100) == ""

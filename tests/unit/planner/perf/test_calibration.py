@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from airflow_llmsched.planner.perf.calibration import (
     from_toml,
     independent_weights,
     packaged,
+    rates_of,
     to_toml,
 )
 from airflow_llmsched.planner.perf.hardware import accelerators
-from airflow_llmsched.planner.perf.rates import Rates, prior_of, rates_of
+from airflow_llmsched.planner.perf.rates import Rates, prior_of
 
 H100 = accelerators()["h100-sxm"]
 FITTED = FittedKind(
@@ -69,8 +71,9 @@ def test_what_was_not_fitted_keeps_its_prior_and_a_wide_band():
 
 
 def test_the_packaged_calibration_is_what_predictions_use():
-    for accelerator in accelerators().values():
-        assert packaged().rates_of(accelerator) == rates_of(accelerator)
+    assert rates_of(H100) == packaged().kinds["hopper"].rates != prior_of(H100)
+    unknown = replace(H100, name="abacus")
+    assert rates_of(unknown) == prior_of(unknown)
 
 
 def test_without_measurements_the_band_is_that_of_the_assumed_error():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from airflow_llmsched.planner.perf.calibration import rates_of
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.rates import Rates, rates_of
+from airflow_llmsched.planner.perf.rates import Rates
 
 H100 = node_shape("p5.48xlarge")
 

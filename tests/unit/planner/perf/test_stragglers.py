@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.calibration import rates_of
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.rates import rates_of
 from airflow_llmsched.planner.perf.step import step_terms
 from airflow_llmsched.planner.perf.stragglers import (
     VARYING_TERMS,
