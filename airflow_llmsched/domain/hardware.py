@@ -55,8 +55,8 @@ class Accelerator:
 
     ``reserved_bytes`` is what driver, runtime and communication library hold before the first tensor.
     ``host_bandwidth_bytes_per_s`` is one-way, of its own link to the host (PCIe or a link between chips);
-    ``power_limit_w`` is the board's limit and ``idle_w`` what it draws doing nothing with a driver loaded. Zero in these
-    three: not stated by anybody. What training reaches of all this is not here but in ``planner.perf.rates``.
+    ``power_limit_w`` is the board's limit and ``idle_w`` what it draws doing nothing with a driver loaded. Zero in
+    these three: not stated by anybody. What training reaches of all this is not here but in ``planner.perf.rates``.
     """
 
     name: str
