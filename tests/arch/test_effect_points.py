@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from airflow_llmsched.effect_points import EffectPoint
-from tests.support.effects import effects
+from tests.support.effects import Effect, effects
 from tests.support.source import ROOT, modules, tree
 
 EXEMPT = {
@@ -34,27 +35,29 @@ def _inside(module: Path) -> str:
     return str(module.relative_to("airflow_llmsched"))
 
 
+@cache
+def _effects_without_point(module: Path) -> list[Effect]:
+    """Return a module's effects that nothing wraps; looked for once, as two tests ask."""
+    return [effect for effect in effects(tree(module)) if effect.point is None]
+
+
 @pytest.mark.parametrize("module", CHECKED, ids=_inside)
 def test_every_effect_is_wrapped_in_an_effect_point(module: Path) -> None:
     unmarked = [
         f"{module}:{effect.line}: {effect.call} in {effect.function}"
-        for effect in effects(tree(module))
-        if effect.point is None and (_inside(module), effect.function) not in ALLOWED
+        for effect in _effects_without_point(module)
+        if (_inside(module), effect.function) not in ALLOWED
     ]
     assert unmarked == [], "wrap it in an EffectPoint, or allow it here with the reason"
 
 
 def test_no_allowance_outlives_its_effect() -> None:
-    unmarked = {
-        (_inside(module), effect.function)
-        for module in CHECKED
-        for effect in effects(tree(module))
-        if effect.point is None
-    }
+    unmarked = {(_inside(module), effect.function) for module in CHECKED for effect in _effects_without_point(module)}
     assert set(ALLOWED) == unmarked
     assert {name for name in EXEMPT if (ROOT / "airflow_llmsched" / name).is_dir()} == set(EXEMPT)
 
 
+@cache
 def _points_made() -> list[tuple[Path, str, str]]:
     """Return every ``NAME = EffectPoint("name")`` of the package: module, NAME, name."""
     return [

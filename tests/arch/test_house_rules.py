@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def test_every_folder_of_modules_is_a_package(folder):
     assert (ROOT / folder / "__init__.py").is_file(), f"{folder} needs an __init__.py"
 
 
-def _imports(module: Path) -> set[str]:
+@cache
+def _imports(module: Path) -> frozenset[str]:
     """Full names of what a module imports, wherever in it."""
     found: set[str] = set()
     for node in ast.walk(tree(module)):
@@ -91,7 +93,7 @@ def _imports(module: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno}: write the import in full"
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+    return frozenset(found)
 
 
 AGENT = [module for module in modules() if module.is_relative_to("airflow_llmsched/agent")]
