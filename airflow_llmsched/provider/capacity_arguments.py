@@ -16,9 +16,7 @@ from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.shape_arguments import Shapes, only, parsed
 from airflow_llmsched.provider.shape_memory import needs_in
 from airflow_llmsched.specs.quantities import parse_bytes, parse_duration_s
-
-GB = 1e9
-
+from airflow_llmsched.units import GB
 
 WISHES = ("regions", "jurisdictions", "vendors", "capacity_types")
 """Arguments of a task that say where capacity may come from: filters, each narrowing what the spec allows."""

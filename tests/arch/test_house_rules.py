@@ -78,6 +78,14 @@ def test_no_module_holds_unfinished_work(module):
     assert [word for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X:") if word in text] == []
 
 
+@pytest.mark.parametrize("folder", ["newsfragments", "docs"])
+def test_no_page_holds_an_unfinished_merge(folder):
+    torn = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)
+    pages = sorted((ROOT / folder).rglob("*.md"))
+    assert pages
+    assert [str(page.relative_to(ROOT)) for page in pages if torn.search(page.read_text())] == []
+
+
 @pytest.mark.parametrize("folder", sorted({str(module.parent) for module in modules()}))
 def test_every_folder_of_modules_is_a_package(folder):
     assert (ROOT / folder / "__init__.py").is_file(), f"{folder} needs an __init__.py"
