@@ -33,7 +33,9 @@ from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.lease import NodeNotice, NoticeKind
 from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.errors import DataError
+from airflow_llmsched.learning import calibration_file
 from airflow_llmsched.objects.local import LocalStore
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.prices.snapshots import PREFIX, MarketSnapshot, SnapshotPrices, encode_snapshot, snapshot_key
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.lease_watch import LeasePasses, Watched
@@ -332,7 +334,35 @@ def _check_allowance(folder: Path, _generation: int) -> None:
     assert Allowances(LocalStore(str(folder / "state")), RUN).newest_usd() == 5.0
 
 
+def _calibrate(folder: Path, _try: Try) -> object:
+    return calibration_file.save(LocalStore(str(folder / "state")), Calibration(fitted_on="2026-11-30"))
+
+
+def _old_calibration(folder: Path) -> None:
+    calibration_file.save(LocalStore(str(folder / "state")), Calibration(fitted_on="2026-11-01"))
+
+
+def _calibration_is_whole(folder: Path) -> None:
+    kept = calibration_file.load(LocalStore(str(folder / "state")))
+    assert kept is not None
+    assert kept.fitted_on in {"2026-11-01", "2026-11-30"}
+
+
+def _check_calibration(folder: Path, _generation: int) -> None:
+    kept = calibration_file.load(LocalStore(str(folder / "state")))
+    assert kept is not None
+    assert kept.fitted_on == "2026-11-30"
+
+
 PARTS: dict[str, Part] = {
+    "calibration": Part(
+        act=_calibrate,
+        points=("calibration.",),
+        prepare=_old_calibration,
+        whole=_calibration_is_whole,
+        check=_check_calibration,
+        follow_ups=("retried", "thawed"),
+    ),
     "memory": Part(
         act=_remember,
         points=("rental.",),
