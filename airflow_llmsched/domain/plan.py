@@ -31,7 +31,8 @@ class Prediction:
     environment variables without which the allocator would hold more of it. Half of the steps take ``step_p50_s`` at
     most, nine in ten ``step_p90_s``, as far as ranks vary: how far the prediction is off is for ``error_ratio`` to say.
     ``hfu_ratio`` counts what is computed again, ``mfu_ratio`` does not; ``binding_term`` is a step's longest part.
-    ``step_energy_j`` is what all ranks draw in a step with their share of their nodes; 0 where nobody states it.
+    ``step_energy_j`` is what all ranks draw in a step with their share of their nodes, None where it is not known;
+    ``energy_unknown`` then says why, where it is the machine's power that nobody states.
     """
 
     step_s: float
@@ -47,8 +48,9 @@ class Prediction:
     phases: tuple[PhasePrediction, ...] = ()
     run_s: float = 0.0
     run_usd: float = 0.0
-    step_energy_j: float = 0.0
-    run_energy_j: float = 0.0
+    step_energy_j: float | None = None
+    run_energy_j: float | None = None
+    energy_unknown: str = ""
     fullest_rank: str = ""
     allocator_settings: str = ""
     hfu_ratio: float = 0.0
@@ -78,10 +80,12 @@ class Plan:
 class PlanSearch:
     """The Pareto set, best by the objective first, and the number of candidates that fell out for each reason.
 
-    ``plans`` is empty when nothing is legal; ``relaxation`` then says the smallest change known to help.
+    ``plans`` is empty when nothing is legal; ``relaxation`` then says the smallest change known to help. ``notes`` are
+    sentences on what the order of plans could not take into account.
     """
 
     plans: tuple[Plan, ...]
     rejections: Mapping[str, int] = field(default_factory=dict)
     num_candidates: int = 0
     relaxation: str | None = None
+    notes: tuple[str, ...] = ()

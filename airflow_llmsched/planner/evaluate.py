@@ -16,7 +16,7 @@ from airflow_llmsched.domain.plan import Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
-from airflow_llmsched.planner.perf.energy import step_energy_j
+from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
 from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import (
@@ -49,8 +49,8 @@ class Evaluation:
 
     ``model_flop`` and ``peak_flop_per_s`` are 0 for a job whose computation is not known. ``phases`` is empty where all
     of the run's ``num_steps`` are alike. ``fullest_stage_C`` is the pipeline stage whose ranks the memory is of; None
-    for a job that states its memory itself. ``hardware_flop_C`` has what is computed again, or is
-    None.
+    for a job that states its memory itself. ``hardware_flop_C`` has what is computed again, or is None.
+    ``energy_j_C`` is None where the power of the machine or the time of a step is not known, ``energy_unknown`` why.
     """
 
     table: LayoutTable
@@ -59,7 +59,7 @@ class Evaluation:
     step_s_C: FloatArray
     step_p50_s_C: FloatArray
     step_p90_s_C: FloatArray
-    energy_j_C: FloatArray
+    energy_j_C: FloatArray | None
     memory_bytes_C: IntArray
     tokens_per_step: int
     model_flop: int
@@ -70,6 +70,7 @@ class Evaluation:
     fullest_stage_C: IntArray | None = None
     allocator_settings: str = ""
     hardware_flop_C: FloatArray | None = None
+    energy_unknown: str = ""
 
     def prediction(self, index: int, *, usd_per_hour: float) -> Prediction:
         """Return what is predicted for one candidate, terms that are zero left out."""
@@ -80,6 +81,7 @@ class Evaluation:
         run_s = math.fsum(phase.num_steps * phase.step_s for phase in phases) if phases else self.num_steps * step_s
         ranks = int(self.table.world_size_C[index])
         peak_flop = self.peak_flop_per_s * ranks * step_s
+        energy_j = None if self.energy_j_C is None else float(self.energy_j_C[index])
         return Prediction(
             step_s=step_s,
             step_breakdown_s=step_breakdown_s,
@@ -94,8 +96,9 @@ class Evaluation:
             phases=phases,
             run_s=run_s,
             run_usd=usd_per_hour * run_s / HOUR_S,
-            step_energy_j=float(self.energy_j_C[index]),
-            run_energy_j=float(self.energy_j_C[index]) * run_s / step_s if step_s else 0.0,
+            step_energy_j=energy_j,
+            run_energy_j=energy_j * run_s / step_s if energy_j is not None and step_s else None,
+            energy_unknown=self.energy_unknown,
             fullest_rank=self._fullest_rank(index),
             allocator_settings=self.allocator_settings,
             hfu_ratio=float(self.hardware_flop_C[index]) / peak_flop if self.hardware_flop_C is not None else 0.0,
@@ -133,6 +136,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         fullest_stage_C=peak.stage_C if peak else None,
         allocator_settings=allocator_settings(job, machine.shape.accelerator) if job else "",
         hardware_flop_C=hardware_flop_per_step(job, table) if job else None,
+        energy_unknown=unknown_power(machine.shape),
     )
 
 

@@ -118,6 +118,7 @@ def _paragraphs(search: PlanSearch, around: Sequence[Neighbour]) -> Iterator[str
     else:
         best = search.plans[0]
         yield f"Chosen: {best.summary()}."
+        yield from search.notes
         yield " ".join(_layout_sentences(best.layout))
         yield _what_binds(best.prediction)
         yield _memory(best.prediction)
@@ -190,9 +191,11 @@ def _memory(prediction: Prediction) -> str:
 
 
 def _run(prediction: Prediction) -> str:
-    energy = f" and {prediction.run_energy_j / KWH_J:,.3g} kWh" if prediction.run_energy_j else ""
+    energy = "" if prediction.run_energy_j is None else f" and {prediction.run_energy_j / KWH_J:,.3g} kWh"
+    unknown = f" Its energy is not known: {prediction.energy_unknown}." if prediction.energy_unknown else ""
     whole = (
         f"The whole run takes {_duration(prediction.run_s)}, ${prediction.run_usd:,.2f}{energy}, nothing going wrong."
+        f"{unknown}"
     )
     if not prediction.phases:
         return whole

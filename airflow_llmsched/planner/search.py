@@ -23,7 +23,7 @@ from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArra
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
-from airflow_llmsched.planner.perf.energy import step_energy_j
+from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
 from airflow_llmsched.planner.phases import phase_costs
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S
@@ -84,8 +84,8 @@ class _Shortlist:
             self.num_broken_C,
         ])  # fmt: skip
 
-    def energy_j(self, chosen: IntArray) -> FloatArray:
-        """Return the joules of a step of some candidates; 0 where nobody states what the machine draws."""
+    def energy_j(self, chosen: IntArray) -> FloatArray | None:
+        """Return the joules of a step of some candidates; None where they are not known."""
         table = self.contenders.table.take(chosen)
         machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
         return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
@@ -166,10 +166,11 @@ def search(
         for name in names
         if name in shapes
     ]
-    plans = _choose(workload, _shortlists(asks, obstacles, may_offload=may_offload), obstacles)
+    shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
+    plans = _choose(workload, shortlists, obstacles)
     return PlanSearch(
         plans=tuple(plans), rejections=obstacles.rejections(), num_candidates=obstacles.num_candidates,
-        relaxation=None if plans else relaxation(obstacles),
+        relaxation=None if plans else relaxation(obstacles), notes=_energy_notes(workload, shortlists),
     )  # fmt: skip
 
 
@@ -324,21 +325,35 @@ def _of_all_phases(
 def _energy_C(
     shortlists: Sequence[_Shortlist], owner_C: IntArray, index_C: IntArray, *, otherwise_C: FloatArray
 ) -> FloatArray:
-    """Return joules per step; where some machine's power is not stated, what ``otherwise_C`` says instead of it."""
+    """Return joules per step, or what ``otherwise_C`` says where those of some machine are not known.
+
+    For all candidates alike: joules and accelerator-seconds do not compare.
+    """
     energy_C = np.zeros(len(owner_C))
     for owner, shortlist in enumerate(shortlists):
         is_own_C = owner_C == owner
-        if is_own_C.any():
-            energy_C[is_own_C] = shortlist.energy_j(index_C[is_own_C])
-    return energy_C if (energy_C > 0).all() else otherwise_C
+        if not is_own_C.any():
+            continue
+        own_C = shortlist.energy_j(index_C[is_own_C])
+        if own_C is None:
+            return otherwise_C
+        energy_C[is_own_C] = own_C
+    return energy_C
+
+
+def _energy_notes(workload: WorkloadSpec, shortlists: Sequence[_Shortlist]) -> tuple[str, ...]:
+    reasons = sorted({unknown_power(each.ask.shape) for each in shortlists} - {""})
+    if not workload.objective.energy or not reasons:
+        return ()
+    return (f"Energy is weighed as accelerator-seconds, not as joules: {' and '.join(reasons)}.",)
 
 
 def _score(workload: WorkloadSpec, costs_CK: FloatArray, world_size_C: IntArray, energy_C: FloatArray) -> FloatArray:
     """Weigh costs relative to the best of each: what each weight of the objective stands for at this level.
 
-    Throughput and latency are both seconds per step, as the global batch is fixed. Energy is joules,
-    or accelerator-seconds where power is not known; reliability ranks and domains that can fail, fairness the slots
-    taken from others.
+    Throughput and latency are both seconds per step, as the global batch is fixed. Energy is joules, or
+    accelerator-seconds where power is not known (the search's notes say so); reliability ranks and domains that can
+    fail, fairness the slots taken from others.
     """
     step_s_C, _, usd_C, num_domains_C, broken_C = costs_CK.T
     weights = workload.objective

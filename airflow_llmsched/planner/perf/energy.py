@@ -32,14 +32,21 @@ al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud")
 """
 
 
-def step_energy_j(terms_s: Mapping[str, FloatArray], table: LayoutTable, shape: NodeShape) -> FloatArray:
-    """Return the joules that all ranks draw in a step, with their share of the node; 0 where nobody states its power.
+def unknown_power(shape: NodeShape) -> str:
+    """Return why nothing can be said of a machine's joules; empty where its power is stated."""
+    name = shape.accelerator.name
+    return "" if shape.accelerator.power_limit_w else f"nobody states what a {name} draws"
 
+
+def step_energy_j(terms_s: Mapping[str, FloatArray], table: LayoutTable, shape: NodeShape) -> FloatArray | None:
+    """Return the joules that all ranks draw in a step, with their share of the node.
+
+    None, never 0, where the machine's power or the step's time is not known: such a machine must not look free.
     ``terms_s`` are those of the step, which they add up to. The slowest stage stands for all.
     """
     chip = shape.accelerator
-    if not chip.power_limit_w or not terms_s:
-        return np.zeros(len(table))
+    if unknown_power(shape) or not terms_s:
+        return None
     step_s_C = np.sum(list(terms_s.values()), axis=0)
     active_s_C = np.sum([ACTIVITY_RATIO.get(name, WAITING_RATIO) * each for name, each in terms_s.items()], axis=0)
     resting_w = chip.idle_w + shape.host.power_w / shape.num_accelerators

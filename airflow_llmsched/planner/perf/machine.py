@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.planner.layout_table import IntArray
+from airflow_llmsched.planner.layout_table import BoolArray, IntArray
 from airflow_llmsched.planner.perf.calibration import packaged, rates_of
 from airflow_llmsched.planner.perf.collectives import Link, Span
 from airflow_llmsched.planner.perf.rates import Rates
@@ -68,9 +68,26 @@ class Machine:
             size_C=size_C,
             members_C=members_C,
             domains_C=-(-size_C // members_C),
-            inner=self.inner,
+            inner=self.inner_of(self._bridged_C(stride_C * size_C)),
             outer=self.outer,
         )
+
+    def inner_of(self, bridged_C: BoolArray) -> Link:
+        """Return the links inside a node; those of its islands for groups that lie within one each."""
+        island, rates, inner = self.shape.island, self.reached, self.inner
+        if island is None or not bridged_C.any():
+            return inner
+        return Link(
+            bytes_per_s=np.where(bridged_C, island.bandwidth_bytes_per_s * rates.node_link_ratio, inner.bytes_per_s),
+            latency_s=np.where(bridged_C, island.fabric.latency_s * rates.latency_ratio, inner.latency_s),
+            reduces=inner.reduces,
+        )
+
+    def _bridged_C(self, reach_C: IntArray) -> BoolArray:
+        """Return which groups, of ``reach_C`` consecutive ranks from first to last, lie within an island each."""
+        size = bridged_size(self.shape)
+        fits_C = (reach_C <= size) & (size % np.maximum(reach_C, 1) == 0)
+        return np.asarray(fits_C & (size > 1) & (self.ranks_per_node_C % size == 0))
 
     @property
     def inner(self) -> Link:
@@ -90,3 +107,9 @@ class Machine:
             bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * rates.network_ratio,
             latency_s=shape.inter_node_latency_s * rates.latency_ratio,
         )
+
+
+def bridged_size(shape: NodeShape) -> int:
+    """Return the size of islands that are smaller than the node, as of two cards with a bridge; 1 where there are none."""
+    num = (shape.island.num_accelerators or 1) if shape.island else 1
+    return num if num < shape.num_accelerators else 1

@@ -76,6 +76,15 @@ def test_a_run_is_told_as_a_whole_and_by_its_phases() -> None:
     assert "from 49,152,000 tokens: 16 x 4096 tokens a step, 1,500 steps of 2 s, 4.00 GiB, the most" in words
 
 
+def test_energy_that_is_not_known_is_said_to_be_unknown_with_the_reason() -> None:
+    best = plan(WIDE, step_s=2.0)
+    silent = replace(best.prediction, run_s=9000.0, run_usd=9.0, energy_unknown="nobody states what a tpu-v5e draws")
+    words = explain(PlanSearch(plans=(replace(best, prediction=silent),), notes=("Joules were not weighed.",)))
+    assert "nothing going wrong. Its energy is not known: nobody states what a tpu-v5e draws." in words
+    assert "kWh" not in words
+    assert "Joules were not weighed." in words
+
+
 def test_plans_that_are_better_in_one_respect_are_named() -> None:
     best = plan(ParallelLayout(dp=8), step_s=2.0, memory_bytes=4 * 2**30)
     lean = plan(ParallelLayout(dp=4, tp=2), step_s=3.0, memory_bytes=2**30)

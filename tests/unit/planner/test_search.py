@@ -75,11 +75,23 @@ def test_a_schedule_is_ordered_by_the_whole_run_and_not_by_its_heaviest_phase() 
 def test_who_asks_for_little_energy_gets_the_plan_that_draws_least() -> None:
     run = workload(LLAMA31_8B, objective=ObjectiveWeights(throughput=0.0, energy=1.0))
     plans = find(run, fleet(4)).plans
-    joules = [plan.prediction.step_energy_j for plan in plans]
+    joules = [plan.prediction.step_energy_j or 0.0 for plan in plans]
     assert joules == sorted(joules)
     assert 0 < joules[0] < joules[-1]
     by_hand = [plan.prediction.step_s * plan.layout.world_size for plan in plans]
     assert by_hand != sorted(by_hand)
+
+
+def test_a_machine_whose_power_nobody_states_does_not_look_free_and_the_search_says_so() -> None:
+    thrifty = ObjectiveWeights(throughput=0.0, energy=1.0)
+    found = find(local_workload(objective=thrifty), local_fleet(2))
+    assert found.notes == (
+        "Energy is weighed as accelerator-seconds, not as joules: nobody states what a cpu-core draws.",
+    )
+    assert found.plans[0].prediction.step_energy_j is found.plans[0].prediction.run_energy_j is None
+    assert found.plans[0].prediction.energy_unknown == "nobody states what a cpu-core draws"
+    assert find(workload(LLAMA31_8B, objective=thrifty), fleet(1)).notes == ()
+    assert find(local_workload(), local_fleet(2)).notes == ()
 
 
 def test_a_70b_model_on_64_gpus_is_searched_within_a_second() -> None:

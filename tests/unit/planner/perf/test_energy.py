@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.energy import ACTIVITY_RATIO, WAITING_RATIO, step_energy_j
+from airflow_llmsched.planner.perf.energy import ACTIVITY_RATIO, WAITING_RATIO, step_energy_j, unknown_power
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
 from airflow_llmsched.planner.perf.step import step_breakdown
 from tests.support.fleets import job
@@ -21,7 +21,9 @@ ONE_NODE = LayoutTable.of([ParallelLayout(dp=8)])
 
 def joules(table: LayoutTable = ONE_NODE, shape: str = "dgx-h100", **terms_s: float) -> float:
     arrays = {name: np.array([seconds]) for name, seconds in terms_s.items()}
-    return float(step_energy_j(arrays, table, node_shape(shape))[0])
+    drawn_j = step_energy_j(arrays, table, node_shape(shape))
+    assert drawn_j is not None
+    return float(drawn_j[0])
 
 
 def test_a_node_that_only_multiplies_draws_the_most_that_was_measured_of_one() -> None:
@@ -49,16 +51,21 @@ def test_a_part_of_a_node_draws_its_share() -> None:
     assert joules(half, matmul=1.0) == pytest.approx(joules(matmul=1.0) / 2)
 
 
-def test_where_nobody_states_the_power_there_are_no_joules() -> None:
+def test_where_nobody_states_the_power_there_are_no_joules_and_not_none_of_them() -> None:
     silent = replace(DGX_H100, accelerator=replace(DGX_H100.accelerator, power_limit_w=0.0))
-    assert step_energy_j({"matmul": np.array([1.0])}, ONE_NODE, silent).tolist() == [0.0]
-    assert joules() == 0.0
+    assert step_energy_j({"matmul": np.array([1.0])}, ONE_NODE, silent) is None
+    assert unknown_power(silent) == "nobody states what a h100-sxm draws"
+    assert unknown_power(DGX_H100) == ""
+
+
+def test_a_step_of_unknown_length_has_no_joules() -> None:
+    assert step_energy_j({}, ONE_NODE, DGX_H100) is None
 
 
 @pytest.mark.parametrize("name", sorted(node_shapes()))
 def test_at_work_every_machine_draws_more_than_at_rest(name: str) -> None:
-    if not node_shape(name).accelerator.power_limit_w:
-        assert joules(shape=name, matmul=1.0) == 0.0
+    if unknown_power(node_shape(name)):
+        assert step_energy_j({"matmul": np.array([1.0])}, ONE_NODE, node_shape(name)) is None
         return
     assert joules(shape=name, matmul=1.0) > joules(shape=name, data_parallel=1.0) > 0
 

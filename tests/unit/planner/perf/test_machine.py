@@ -48,3 +48,13 @@ def test_a_rack_that_is_one_domain_joins_the_ranks_of_its_nodes() -> None:
     span = machine.span(stride_C=np.array([1, 1]), size_C=np.array([32, 32]))
     assert span.domains_C.tolist() == [1, 16]
     assert machine.inner.reduces
+
+
+def test_groups_within_a_bridged_pair_go_over_the_bridge_and_wider_ones_over_the_nodes_links() -> None:
+    pairs = node_shape("h100-nvl-8x")
+    machine = Machine(shape=pairs, ranks_per_node_C=np.full(3, 8), rates=Rates(node_link_ratio=0.5))
+    span = machine.span(stride_C=np.array([1, 2, 1]), size_C=np.array([2, 2, 4]))
+    assert np.asarray(span.inner.bytes_per_s).tolist() == [1.5e11, 3.15e10, 3.15e10]
+    assert span.domains_C.tolist() == [1, 1, 1]
+    odd = Machine(shape=pairs, ranks_per_node_C=np.array([3])).span(stride_C=np.array([1]), size_C=np.array([2]))
+    assert odd.inner.bytes_per_s == machine.inner.bytes_per_s / 0.5 * rates_of(pairs.accelerator).node_link_ratio

@@ -84,3 +84,18 @@ def test_taking_candidates_keeps_the_placement() -> None:
     taken = placed(8, 8, num_candidates=3).take(np.array([0, 2]))
     assert taken.ranks_per_node_C.tolist() == [8, 8]
     assert taken.domain_R.tolist() == [0] * 8 + [1] * 8
+
+
+def test_two_ranks_go_over_a_bridge_only_if_their_cards_have_one() -> None:
+    shape = node_shape("h100-nvl-8x")
+
+    def rate(*slots: int) -> float:
+        ranks = tuple(
+            RankSlot(rank=rank, node=NodeId("n0000"), slot=slot, local_rank=rank) for rank, slot in enumerate(slots)
+        )
+        machine = PlacedMachine.of(Placement(slots=ranks), tree=fleet(1), shape=shape)
+        inner = machine.span(stride_C=np.array([1]), size_C=np.array([2])).inner
+        return float(np.asarray(inner.bytes_per_s).ravel()[0]) / machine.reached.node_link_ratio
+
+    assert rate(0, 1, 4, 5) == pytest.approx(3.0e11)
+    assert rate(1, 2, 4, 5) == pytest.approx(6.3e10)
