@@ -23,7 +23,8 @@ _HEAD = """\
 
 What the planner knows of machines. `accelerators.toml`, `fabrics.toml` and `shapes.toml` in
 `airflow_llmsched/planner/perf/data` hold the figures, each with its source and the day it was read; a figure that
-nobody states is called an assumption there.
+nobody states is called an assumption there, and one that could not be found again is said to be from memory, not
+checked.
 
 - **Peaks are dense.** Sheets that print figures with sparsity are halved. MXFP8 counts as FP8, MXFP4 and NVFP4 as FP4.
 - **Bandwidths are one way**: half of what a sheet gives for both. Network and disk rates here are one accelerator's
@@ -35,6 +36,7 @@ nobody states is called an assumption there.
 - **To host** is the way between an accelerator and host memory: its own link, its share of a PCIe switch that several
   sit behind, or its share of the memory's bandwidth, whichever is least.
 - **Power** is the board's limit, and what it draws doing nothing: a tenth of the limit where nobody measured it.
+  A dash: nobody states it, and no joules are predicted.
 - **Prices** are on-demand list prices of a whole node; `price_source` in the file says whose price stands in where
   there is none.
 

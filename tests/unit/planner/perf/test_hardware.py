@@ -39,6 +39,22 @@ def test_every_fact_has_a_source_with_a_year() -> None:
         assert re.search(r"\b20[12]\d\b|v2\.2x", entry.source), entry.name
 
 
+def test_a_source_that_was_read_names_the_day_and_one_that_was_not_says_so() -> None:
+    for entry in (*accelerators().values(), *fabrics().values(), *node_shapes().values()):
+        assert not re.search(r"read 20\d\d-\d\d(?!-\d\d)", entry.source), entry.name
+        assert "from memory" not in entry.source or "not checked" in entry.source, entry.name
+
+
+def test_elastic_fabrics_follow_the_generation_of_the_nitro_card() -> None:
+    """AWS EFA user guide, supported instance types: Nitro v3 to v6, read 2026-11-30; of P6e AWS says v4."""
+    known = {
+        "p4d.24xlarge": "efa1", "g5.48xlarge": "efa1", "p5.48xlarge": "efa2", "g6.48xlarge": "efa2",
+        "g6e.48xlarge": "efa2", "trn1.32xlarge": "efa2", "trn1n.32xlarge": "efa2", "p5en.48xlarge": "efa3",
+        "trn2.48xlarge": "efa3", "p6-b200.48xlarge": "efa4", "g7e.48xlarge": "efa4", "p6e-gb200.36xlarge": "efa4",
+    }  # fmt: skip
+    assert {name: node_shape(name).inter_node.name for name in known} == known
+
+
 def test_every_price_says_where_it_is_from() -> None:
     for shape in node_shapes().values():
         assert shape.price_source, shape.name
@@ -200,6 +216,16 @@ def test_the_tiers_of_a_known_node() -> None:
     assert tiers[TierKind.NVME].num_bytes == 1 * TB
     assert tiers[TierKind.NVME].read_bytes_per_s == 2 * GB
     assert tiers[TierKind.OBJECT_STORE].read_bytes_per_s == 12.5 * GB / 8
+
+
+def test_hosts_are_sized_as_their_makers_ship_them() -> None:
+    """DGX B200 user guide: 2 TB; Microsoft Learn: 2,948 GiB on NDv2 and 28,000 on ND H100 v5; EC2: 30,400 GB on P5."""
+    assert node_shape("dgx-b200").host.memory_bytes == 2048 * GIB
+    assert node_shape("BM.GPU.B200.8").host.memory_bytes == 4096 * GIB
+    assert node_shape("Standard_ND40rs_v2").host.disk_bytes == pytest.approx(2948 * GIB, rel=1e-3)
+    assert node_shape("Standard_ND96isr_H100_v5").host.disk_bytes == pytest.approx(28_000 * GIB, rel=1e-3)
+    assert node_shape("p5.48xlarge").host.disk_bytes == 30.4 * TB
+    assert node_shape("BM.GPU.H100.8").num_nics == 16
 
 
 def test_idle_power_is_measured_or_a_tenth_of_the_limit() -> None:

@@ -13,6 +13,7 @@ from airflow_llmsched.planner.perf.rates import (
     Rates,
     attention_speedup,
     clock_ratio,
+    generation_of,
     prior_of,
 )
 
@@ -49,3 +50,16 @@ def test_twice_the_exponentials_make_attention_a_third_faster() -> None:
     kinds = accelerators()
     assert attention_speedup(kinds["gb300"]) == pytest.approx(4 / 3)
     assert attention_speedup(kinds["gb200"]) == 1
+
+
+@pytest.mark.parametrize("name", sorted(accelerators()))
+def test_no_kind_is_clocked_past_its_peak(name: str) -> None:
+    chip = accelerators()[name]
+    assert clock_ratio(chip) * prior_of(chip).matmul_ratio < 0.9
+
+
+def test_graphics_chips_are_generations_of_their_own() -> None:
+    kinds = accelerators()
+    for name, relative in (("a10g", "a100-40gb"), ("rtx-pro-6000", "b200"), ("mi250x-gcd", "mi300x")):
+        assert generation_of(kinds[name]) != generation_of(kinds[relative])
+        assert clock_ratio(kinds[name]) == pytest.approx(1, rel=1e-3)
