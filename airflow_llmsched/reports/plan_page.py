@@ -43,8 +43,6 @@ def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
     """Title, value and a line below it, most asked for first."""
     prediction = best.prediction
     low, high = (words.duration(prediction.step_s * (1 + sign * prediction.error_ratio)) for sign in (-1, 1))
-    energy = words.count(prediction.run_energy_j / KWH_J)
-    power_kw = prediction.run_energy_j / prediction.run_s / 1000 if prediction.run_s else 0.0
     cards = [
         ("Step time", words.duration(prediction.step_s), f"{low} to {high}"),
         ("MFU", words.percent(prediction.mfu_ratio), f"{words.count(prediction.tokens_per_s)} tokens a second"),
@@ -57,7 +55,14 @@ def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
             f"{words.money(prediction.usd_per_hour)} an hour",
         ),
     ]
-    return [*cards, ("Energy of the run", f"{energy} kWh", f"{power_kw:,.3g} kW")] if prediction.run_energy_j else cards
+    if prediction.run_energy_j is not None and prediction.run_s:
+        power_kw = prediction.run_energy_j / prediction.run_s / 1000
+        cards.append(
+            ("Energy of the run", f"{words.count(prediction.run_energy_j / KWH_J)} kWh", f"{power_kw:,.3g} kW")
+        )
+    elif prediction.energy_unknown:
+        cards.append(("Energy of the run", "not known", prediction.energy_unknown))
+    return cards
 
 
 def _usd(amount_usd: float) -> str:

@@ -110,6 +110,6 @@ class Machine:
 
 
 def bridged_size(shape: NodeShape) -> int:
-    """Return the size of islands that are smaller than the node, as of two cards with a bridge; 1 where there are none."""
+    """Return the size of islands smaller than the node, as of two cards with a bridge; 1 where there are none."""
     num = (shape.island.num_accelerators or 1) if shape.island else 1
     return num if num < shape.num_accelerators else 1

@@ -57,8 +57,19 @@ def test_energy_has_a_card_where_it_is_known(found: PlanSearch) -> None:
     known = replace(best.prediction, run_energy_j=7.2e9, run_s=72_000.0)
     text = plan_page.render(RUN, PlanSearch(plans=(replace(best, prediction=known),)), "")
     assert '<div class="value">2,000 kWh</div><div class="below">100 kW</div>' in text
-    silent = replace(best, prediction=replace(known, run_energy_j=0.0))
+    silent = replace(best, prediction=replace(known, run_energy_j=None))
     assert "kWh" not in plan_page.render(RUN, PlanSearch(plans=(silent,)), "")
+
+
+def test_a_machine_whose_power_nobody_states_has_a_card_that_says_so(found: PlanSearch) -> None:
+    best = found.plans[0]
+    silent = replace(
+        best.prediction, step_energy_j=None, run_energy_j=None, energy_unknown="nobody states what a tpu-v5e draws"
+    )
+    said = replace(found, plans=(replace(best, prediction=silent), *found.plans[1:]))
+    text = plan_page.render(RUN, said, "")
+    assert "not known" in text
+    assert "nobody states what a tpu-v5e draws" in text
 
 
 def test_without_a_plan_the_page_says_why() -> None:
