@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from airflow_llmsched.cli.plan_fleet import Fleet, flat_tree, read_fleet
+from airflow_llmsched.cli.plan_fleet import Fleet, read_fleet
 from airflow_llmsched.cli.plan_mixed import BETWEEN_SHAPES, plan_on_kinds, refuse_beside
 from airflow_llmsched.cli.plan_settings import Target, read_target, settings_of, write_settings
 from airflow_llmsched.codec import to_json
@@ -23,6 +23,7 @@ from airflow_llmsched.planner.explain import explain_plan
 from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.export.planned import planned_run
 from airflow_llmsched.planner.export.tools import TOOLS, able_tools
+from airflow_llmsched.planner.flat_tree import flat_tree
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 import typer
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
-from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE, node_shape
-from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +50,3 @@ def _filled(node: NodeShape, num_accelerators: int) -> Fleet:
         hint = f"nodes of {node.name} have {size} accelerators: {low} and {low + size} fill whole ones"
         raise SpecError(path="gpus", value=num_accelerators, hint=hint)
     return Fleet(shape=node, num_nodes=num_accelerators // size, num_slots=size)
-
-
-def flat_tree(workload: WorkloadSpec, *, num_nodes: int, num_slots: int, shape: str) -> TopologyTree:
-    """Return like nodes side by side, in one domain of every level that the workload's wishes name."""
-    named = dict.fromkeys(wish.level for wish in workload.placement if wish.level != NODE_LEVEL)
-    levels = tuple(named) or ("fleet",)
-    return TopologyTree(
-        levels=levels,
-        nodes=tuple(
-            TopologyNode(
-                id=NodeId(f"node-{number:05d}"),
-                path=tuple(f"{level}-0" for level in levels),
-                shape=shape,
-                num_slots=num_slots,
-                num_free_slots=num_slots,
-            )
-            for number in range(num_nodes)
-        ),
-    )

@@ -14,12 +14,10 @@ from dataclasses import replace
 
 from airflow_llmsched.domain.capacity import ShapeNeed
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import Plan, PlanSearch
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.flat_tree import flat_tree
 from airflow_llmsched.planner.layout_rules import LayoutRule
-from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
 from airflow_llmsched.planner.search import NOT_DIVISIBLE, NOT_TRIED, search
 from airflow_llmsched.ports import PlacementSolver
@@ -29,8 +27,6 @@ MAX_NODES = 512
 
 MAX_COUNTS = 5
 """Node counts of one shape that are planned for and compete."""
-
-_ANYWHERE = "any"
 
 
 def plan_shape(
@@ -102,20 +98,7 @@ def _node_counts(workload: WorkloadSpec, shape: NodeShape) -> list[int]:
 
 def _planned(workload: WorkloadSpec, shape: NodeShape, num_nodes: int, solver: PlacementSolver) -> PlanSearch:
     """Plan on so many nodes, and on no fewer."""
-    levels = tuple(dict.fromkeys(wish.level for wish in workload.placement if wish.level != NODE_LEVEL))
-    tree = TopologyTree(
-        levels=levels,
-        nodes=tuple(
-            TopologyNode(
-                id=NodeId(f"n{number:04d}"),
-                path=(_ANYWHERE,) * len(levels),
-                shape=shape.name,
-                num_slots=shape.num_accelerators,
-                num_free_slots=shape.num_accelerators,
-            )
-            for number in range(num_nodes)
-        ),
-    )
+    tree = flat_tree(workload, num_nodes=num_nodes, num_slots=shape.num_accelerators, shape=shape.name)
     least = (num_nodes - 1) * shape.num_accelerators + 1 - reserved_slots(workload)
     capacity = replace(workload.capacity, min_ranks=max(workload.capacity.min_ranks, least))
     return search(replace(workload, capacity=capacity), tree, {shape.name: shape}, solver=solver, seed=workload.seed)

@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from airflow_llmsched.cli.plan_fleet import Fleet, flat_tree, read_fleet
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.cli.plan_fleet import Fleet, read_fleet
 from airflow_llmsched.errors import SpecError
-from tests.support.fleets import local_workload
 
 
 def fleet(
@@ -50,14 +48,3 @@ def test_the_two_ways_of_saying_it_exclude_each_other() -> None:
 def test_an_unknown_shape_is_named() -> None:
     with pytest.raises(SpecError, match="no such node shape"):
         fleet("8xp9")
-
-
-def test_a_flat_fleet_has_every_level_that_the_wishes_name() -> None:
-    wishes = tuple(
-        PlacementWish(group=RankGroup.TP, level=level, required=True) for level in ("rack", "node", "block", "rack")
-    )
-    tree = flat_tree(local_workload(placement=wishes), num_nodes=3, num_slots=2, shape="local-cpu")
-    assert tree.levels == ("rack", "block")
-    assert tree.num_usable_slots == 6
-    assert len({node.path for node in tree.nodes}) == 1
-    assert flat_tree(local_workload(), num_nodes=1, num_slots=1, shape="local-cpu").levels == ("fleet",)
