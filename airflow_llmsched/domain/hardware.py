@@ -76,8 +76,9 @@ class Fabric:
     """A kind of network, whatever the number of its ports.
 
     ``latency_s`` is one hop of a collective. ``achievable_ratio`` is the share of the line rate that large collectives
-    reach. ``reduces_in_network`` says that switches of this kind can add operands up (NVLS, SHARP); that an operator
-    has switched it on is not said. ``topology`` decides the rate of one pair.
+    are published to reach: for readers, as plans reckon with ``planner.perf.rates``. ``reduces_in_network``
+    says that switches of this kind can add operands up (NVLS, SHARP); that an operator has switched it on is not said.
+    ``topology`` decides the rate of one pair.
     """
 
     name: str

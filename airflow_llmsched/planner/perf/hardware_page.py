@@ -102,9 +102,10 @@ def _fabrics() -> str:
     rows = [_fabric(fabric) for fabric in fabrics().values()]
     heading = ["network", "topology", "us a hop", "reached", "reduces", "moved by"]
     about = (
-        "Latency of one hop of a collective, share of the line rate that large collectives reach, whether its switches "
-        "can add up operands (NVLS, SHARP), and who moves the bytes: the host's cores, the card (RDMA), or processors "
-        "on the card (DPU)."
+        "Latency of one hop of a collective, share of the line rate that large collectives are published to reach "
+        "(plans reckon with what was fitted: `rates.toml`, `calibration.toml`), whether its switches can add up "
+        "operands (NVLS, SHARP), and who moves the bytes: the host's cores, the card (RDMA), or processors on the card "
+        "(DPU)."
     )
     return f"## Networks\n\n{about}\n\n{_table(heading, rows)}\n"
 
