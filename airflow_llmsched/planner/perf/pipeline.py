@@ -24,12 +24,16 @@ ZERO_BUBBLE = SCHEDULE_ORDER.index(PipelineSchedule.ZERO_BUBBLE)
 def bubble_s(table: LayoutTable, micro_batch: MicroBatch) -> FloatArray:
     """One micro-batch through all other stages: while the slowest stage waits for its first, and after its last.
 
-    With chunks each wait is that of one chunk. ZB-H1 keeps forward and input gradients in it, and does gradients to
-    weights of the same micro-batch meanwhile: F + B - W instead of F + B + W of each other stage.
+    With chunks each wait is that of one chunk. ZB-H1 keeps forward and input gradients of each other stage in it, and
+    gradients to weights fill what they can: F + B - W instead of F + B + W. They fill no more than that. The first
+    stage has none to do before its first backward pass, for which it waits a whole pipeline of F and B with only the
+    forward passes of min(m, p) micro-batches to do; and each micro-batch but one fills a wait once.
     """
     others_s = micro_batch.whole_model_s_C - micro_batch.total_s_C
-    waiting_s = micro_batch.total_s_C - 2 * micro_batch.weight_gradient_s_C
-    kept_ratio = np.clip(waiting_s / np.maximum(micro_batch.total_s_C, 1e-30), 0, 1)
+    weight_s = micro_batch.weight_gradient_s_C
+    filled_C = (np.minimum(table.num_micro_batches_C, table.pp_C) - 1) / np.maximum(table.pp_C - 1, 1)
+    waiting_s = micro_batch.total_s_C - weight_s - filled_C * np.minimum(weight_s, micro_batch.forward_s_C)
+    kept_ratio = waiting_s / np.maximum(micro_batch.total_s_C, 1e-30)
     share_C = np.where(table.schedule_C == ZERO_BUBBLE, kept_ratio, 1 / table.vp_C)
     return np.where(table.pp_C > 1, others_s * share_C, 0.0)
 

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule
 from airflow_llmsched.planner.layout_table import LayoutTable
@@ -40,6 +42,57 @@ def test_gradients_to_weights_fill_two_thirds_of_the_bubble() -> None:
     """Qi et al. 2023, table 1, ZB-H1 with F = B = W: (p - 1)(F + B - W) against (p - 1)(F + B + W)."""
     filled = bubble(replace(PIPELINE, schedule=PipelineSchedule.ZERO_BUBBLE))
     assert filled == pytest.approx(bubble(PIPELINE) / 3)
+
+
+def played_s(pp: int, num_micro_batches: int, *, forward_s: int, input_s: int, weight_s: int) -> int:
+    """Play ZB-H1 second by second: backward first, then forward while fewer than 1F1B's are in flight, else weights."""
+    num_done = np.zeros((3, pp), dtype=int)  # forward, to inputs, to weights
+    running = [(0, -1)] * pp  # until when, what
+    for now_s in range(10_000):
+        for stage, (until_s, what) in enumerate(running):
+            if what >= 0 and until_s <= now_s:
+                num_done[what, stage] += 1
+                running[stage] = (now_s, -1)
+        if (num_done == num_micro_batches).all():
+            return now_s
+        for stage, (_, what) in enumerate(running):
+            if what >= 0:
+                continue
+            forward, inputs, weights = num_done[:, stage]
+            if inputs < (num_done[1, stage + 1] if stage + 1 < pp else forward):
+                running[stage] = (now_s + input_s, 1)
+            elif forward < (num_done[0, stage - 1] if stage else num_micro_batches) and forward - inputs < pp - stage:
+                running[stage] = (now_s + forward_s, 0)
+            elif weights < inputs:
+                running[stage] = (now_s + weight_s, 2)
+    raise AssertionError
+
+
+@given(
+    pp=st.integers(2, 8),
+    num_micro_batches=st.integers(1, 20),
+    seconds=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 12)),
+)
+@example(pp=8, num_micro_batches=3, seconds=(1, 1, 1))
+@example(pp=4, num_micro_batches=9, seconds=(2, 2, 2))
+def test_a_zero_bubble_step_is_no_shorter_than_what_its_first_stage_waits_for_and_does(
+    pp: int, num_micro_batches: int, seconds: tuple[int, int, int]
+) -> None:
+    forward_s, input_s, weight_s = seconds
+    each_s = sum(seconds)
+    layout = ParallelLayout(dp=1, pp=pp, num_micro_batches=num_micro_batches, schedule=PipelineSchedule.ZERO_BUBBLE)
+    one = MicroBatch(
+        terms_s={}, forward_s_C=np.array([forward_s]), backward_s_C=np.array([input_s + weight_s]),
+        weight_gradient_s_C=np.array([weight_s]), whole_model_s_C=np.array([each_s * pp]),
+    )  # fmt: skip
+    told_s = num_micro_batches * each_s + float(bubble_s(LayoutTable.of([layout]), one)[0])
+    first_backward_s = pp * forward_s + (pp - 1) * input_s
+    assert told_s >= first_backward_s + num_micro_batches * (input_s + weight_s) - 1e-9
+    played = played_s(pp, num_micro_batches, forward_s=forward_s, input_s=input_s, weight_s=weight_s)
+    if weight_s >= forward_s:
+        assert told_s <= played + 1e-9
+    if forward_s == input_s == weight_s:
+        assert told_s == pytest.approx(played)
 
 
 def test_one_stage_has_no_bubble_and_sends_nothing() -> None:
