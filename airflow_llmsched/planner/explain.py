@@ -11,7 +11,7 @@ from itertools import groupby
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
-from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.domain.workload import BudgetSpec, WorkloadSpec
 from airflow_llmsched.planner import compressed, recomputed
 from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
@@ -78,7 +78,8 @@ def explain_plan(
 ) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
-    What computing again layer by layer would save, and what compressing gradients would save or risks, is said last.
+    Limits of the budget that the run does not keep, what computing again layer by layer would save, and what
+    compressing gradients would save or risks, is said last.
 
     Args:
         workload: what was planned.
@@ -94,6 +95,7 @@ def explain_plan(
     around = neighbours(workload, best, shape, expresses=expresses, calibration=calibration)
     parts = (
         explain(search, around),
+        _beyond_limits(workload.budget, best.prediction),
         recomputed.words(workload, best, shape, calibration=calibration),
         compressed.words(workload, best, shape, calibration=calibration),
     )
@@ -146,7 +148,11 @@ def _layout_sentences(layout: ParallelLayout) -> Iterator[str]:
     if layout.cp > 1:
         yield f"Each sequence is split over {layout.cp} ranks (cp)."
     if layout.ep > 1:
-        split = "" if layout.expert_tp in {None, layout.tp} else f", each split over {layout.expert_tp}"
+        split = (
+            ""
+            if layout.expert_tp in {None, layout.tp}
+            else (", each whole" if layout.expert_tp == 1 else f", each split over {layout.expert_tp}")
+        )
         yield f"The experts are spread over {layout.ep} ranks (ep){split}."
     if layout.zero_stage:
         shared = ("optimizer state", "optimizer state and gradients", "optimizer state, gradients and weights")
@@ -188,6 +194,18 @@ def _memory(prediction: Prediction) -> str:
     whose = f" ({prediction.fullest_rank})" if prediction.fullest_rank else ""
     setting = f" Set {prediction.allocator_settings}." if prediction.allocator_settings else ""
     return f"The fullest rank{whose} needs {prediction.memory_bytes_per_rank / GIB:.2f} GiB: {shown}.{setting}"
+
+
+def _beyond_limits(budget: BudgetSpec, prediction: Prediction) -> str:
+    """Say which limits the whole run breaks even if nothing goes wrong. It is stopped there."""
+    broken = []
+    if budget.deadline_s is not None and prediction.run_s > budget.deadline_s:
+        broken.append(f"{_duration(prediction.run_s)} where budget.deadline is {_duration(budget.deadline_s)}")
+    if budget.max_usd is not None and prediction.run_usd > budget.max_usd:
+        broken.append(f"${prediction.run_usd:,.2f} where budget.max_usd is ${budget.max_usd:,.2f}")
+    if not broken:
+        return ""
+    return f"The run does not keep its budget: it takes {' and '.join(broken)}. Raise the limit, or train on less."
 
 
 def _run(prediction: Prediction) -> str:

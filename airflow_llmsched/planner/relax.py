@@ -13,6 +13,9 @@ from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
 from airflow_llmsched.units import GIB
 
+_MAX_LOOKS = 8
+"""Rank counts that are looked at on each side for a legal layout."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Obstacles:
@@ -104,7 +107,25 @@ def _to_be_legal(obstacles: Obstacles) -> str:
             if len(legal_layouts(unpinned, world_sizes=[count], slots_per_node=obstacles.slots_per_node)):
                 return f"unpin parallelism.{name} = {value}: {count} ranks then have a legal layout"
     reason = next(iter(obstacles.rejections()), "no candidate came up")
-    return f"no layout is legal on {', '.join(map(str, obstacles.tried_counts))} ranks, mostly because {reason}"
+    tried = ", ".join(map(str, obstacles.tried_counts))
+    near = _near_legal_counts(obstacles)
+    advice = f"; on {' or '.join(map(str, near))} one is" if near else ""
+    return f"no layout is legal on {tried} ranks, mostly because {reason}{advice}"
+
+
+def _near_legal_counts(obstacles: Obstacles) -> list[int]:
+    """Return the closest rank count below and above those tried that has a legal layout, of few that were looked at."""
+    workload, slots = obstacles.workload, obstacles.slots_per_node
+    least, most = obstacles.tried_counts[0], obstacles.tried_counts[-1]
+    free = replace(workload, capacity=replace(workload.capacity, min_ranks=1, max_ranks=None))
+    counts = rank_counts(free, max_ranks=2 * most)
+    found = []
+    for side in ([each for each in reversed(counts) if each < least], [each for each in counts if each > most]):
+        legal = (
+            each for each in side[:_MAX_LOOKS] if len(legal_layouts(free, world_sizes=[each], slots_per_node=slots))
+        )
+        found += [next(legal, None)]
+    return [each for each in found if each is not None]
 
 
 def _to_have_ranks(obstacles: Obstacles) -> str:
@@ -117,15 +138,14 @@ def _to_have_ranks(obstacles: Obstacles) -> str:
         besides = f" besides {reserved} for other roles" if reserved else ""
         usable = f"{max(free, 0)} slots are usable{besides}"
         return f"wait for capacity, or lower capacity.min_ranks: {usable}, {least} are needed"
+    tried = str(least) if least == min(free, most or free) else f"{least} to {min(free, most or free)}"
     for name, value in _pins(workload.parallelism):
         unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
         if rank_counts(unpinned, max_ranks=free):
-            return (
-                f"unpin parallelism.{name} = {value}: no rank count from {least} to {min(free, most or free)} allows it"
-            )
+            return f"unpin parallelism.{name} = {value}: no rank count of {tried} allows it"
     near = nearest_rank_counts(workload, ranks=least)
     return (
-        f"the batch and the model do not divide over {least} to {min(free, most or free)} ranks; they do over "
+        f"the batch and the model do not divide over {tried} ranks; they do over "
         f"{' or '.join(map(str, near)) or 'no number near it'}"
     )
 

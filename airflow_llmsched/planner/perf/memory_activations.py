@@ -42,6 +42,9 @@ LAYER_COLUMNS = (
 ACTIVATION_TERMS = ("activations", "logits", "recomputed_layer", "activation_gradients")
 """What :meth:`StageActivations.terms` returns."""
 
+_MOST_BYTES = 2.0**56
+"""More than any memory; more than a hundred of them still add up in 64 bits."""
+
 _CORE, _NORMS, _ACT, _MLP, _QKV, _SECOND = (
     MODULE_BIT[module]
     for module in (
@@ -99,6 +102,11 @@ def recomputed_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -
     return sum_of(
         (np.where(dropped_C & each.dropped_by, each.num_bytes_C, 0.0) for each in kept_tensors(job, table, kind)), table
     )
+
+
+def _whole_bytes(num_bytes_C: FloatArray) -> IntArray:
+    """Round up. What no machine has stays so much: a huge micro-batch must not wrap around to less than nothing."""
+    return np.ceil(np.minimum(num_bytes_C, _MOST_BYTES)).astype(np.int64)
 
 
 def gradient_bytes(job: TransformerJob, table: LayoutTable, kind: LayerKind) -> FloatArray:
@@ -172,12 +180,12 @@ class StageActivations:
             "recomputed_layer": np.where(is_loss_C, 0.0, again_C),
             "activation_gradients": np.where(is_loss_C, 0.0, gradient_C),
         }
-        return {name: np.ceil(num_bytes_C).astype(np.int64) for name, num_bytes_C in terms.items()}
+        return {name: _whole_bytes(num_bytes_C) for name, num_bytes_C in terms.items()}
 
     def offloaded_C(self, stage: StageLayers) -> IntArray:
         """Return what a stage keeps of all its micro-batches in flight where activations are offloaded, else 0."""
         is_away_C = self.table.offload_C == _ACTIVATIONS_AWAY
-        return np.ceil(np.where(is_away_C, self._kept_C(stage), 0.0)).astype(np.int64)
+        return _whole_bytes(np.where(is_away_C, self._kept_C(stage), 0.0))
 
     def moved_C(self, stage: StageLayers) -> FloatArray:
         """Return the bytes of one micro-batch's activations that go out and come back, both counted."""
@@ -256,9 +264,10 @@ class _Widths:
     table: LayoutTable
 
     @property
-    def tokens_C(self) -> IntArray:
-        """Tokens of a micro-batch on one context-parallel rank."""
-        return self.table.micro_batch_C * ceil_div(self.job.sequence_length_tokens, self.table.cp_C)
+    def tokens_C(self) -> FloatArray:
+        """Tokens of a micro-batch on one context-parallel rank. Whole, but times widths they overflow 64 bits."""
+        per_sequence_C = ceil_div(self.job.sequence_length_tokens, self.table.cp_C)
+        return np.asarray(self.table.micro_batch_C * per_sequence_C, dtype=np.float64)
 
     @property
     def sequence_split_C(self) -> IntArray:

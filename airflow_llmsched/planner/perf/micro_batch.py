@@ -166,7 +166,8 @@ def _balanced(worst: MicroBatch, pp_C: IntArray, last_end_s_C: FloatArray) -> Mi
 
 
 def _sum(costs: Sequence[Costs], counts: Sequence[IntArray | FloatArray]) -> Costs:
-    names = {name for each in costs for name in each}
+    # in order, not a set: the order of sums decides their last digit, which is to be the same in every process
+    names = dict.fromkeys(name for each in costs for name in each)
     return {
         name: np.asarray(sum(count * each[name] for each, count in zip(costs, counts, strict=True) if name in each))
         for name in names

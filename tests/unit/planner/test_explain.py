@@ -85,6 +85,17 @@ def test_energy_that_is_not_known_is_said_to_be_unknown_with_the_reason() -> Non
     assert "Joules were not weighed." in words
 
 
+def test_a_run_that_breaks_its_budget_is_said_to() -> None:
+    kept = workload(LLAMA2_70B)
+    broken = replace(kept, budget=replace(kept.budget, deadline_s=1.0, max_usd=5.0))
+    found = search(kept, fleet(8), node_shapes(), solver=BestFitSolver())
+    assert "does not keep" not in explain_plan(kept, found, node_shapes())
+    words = explain_plan(broken, found, node_shapes())
+    assert "The run does not keep its budget: it takes " in words
+    assert "where budget.deadline is 1 s and $" in words
+    assert "where budget.max_usd is $5.00." in words
+
+
 def test_plans_that_are_better_in_one_respect_are_named() -> None:
     best = plan(ParallelLayout(dp=8), step_s=2.0, memory_bytes=4 * 2**30)
     lean = plan(ParallelLayout(dp=4, tp=2), step_s=3.0, memory_bytes=2**30)
@@ -147,7 +158,7 @@ def test_chunks_offload_and_split_experts_are_put_into_words() -> None:
     words = explain(PlanSearch(plans=(plan(layout, step_s=2.0),)))
     for part in (
         "2 stages (pp), each of 4 chunks that take turns",
-        "over 4 ranks (ep), each split over 1",
+        "over 4 ranks (ep), each whole",
         "(ZeRO 3), in groups of 4",
         "host memory, where the optimizer runs",
         "computed again instead of kept: layernorm",

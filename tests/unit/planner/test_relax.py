@@ -23,7 +23,7 @@ from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.relax import Obstacles, relaxation
 from airflow_llmsched.planner.search import search
 from tests.support.fleets import fleet, local_workload, node, tree_of, workload
-from tests.support.models import LLAMA2_70B, LLAMA31_8B
+from tests.support.models import GPT2, LLAMA2_70B, LLAMA31_8B
 
 LOCAL = fleet(2, slots=2, shape="local-cpu")
 
@@ -43,7 +43,7 @@ EVALUATOR = (RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2),)
     [
         (local_workload(capacity=capacity(8)), LOCAL, "4 slots are usable, 8 are needed"),
         (local_workload(capacity=capacity(4), roles=EVALUATOR), LOCAL, "2 slots are usable besides 2 for other roles"),
-        (local_workload(capacity=capacity(3, 3)), LOCAL, "do not divide over 3 to 3 ranks; they do over 2 or 4"),
+        (local_workload(capacity=capacity(3, 3)), LOCAL, "do not divide over 3 ranks; they do over 2 or 4"),
         (local_workload(parallelism=ParallelismWish(dp=3)), LOCAL, r"unpin parallelism\.dp = 3"),
         (local_workload(parallelism=ParallelismWish(tp=2)), LOCAL, r"unpin parallelism\.tp = 2: 4 ranks then"),
         (local_workload(), fleet(1, shape="mystery"), "describe the node shape mystery"),
@@ -69,12 +69,19 @@ def test_a_refusal_says_what_would_help(run: WorkloadSpec, tree: TopologyTree, a
     assert re.search(advice, found.relaxation), found.relaxation
 
 
+def test_the_nearest_rank_counts_with_a_legal_layout_are_named() -> None:
+    run = workload(GPT2, capacity=capacity(72, 72), sequence_length_tokens=1024, num_sequences=512)
+    found = search(run, fleet(18, slots=4, shape="gb200-nvl72"), node_shapes(), solver=BestFitSolver())
+    assert "no layout is legal on 72 ranks" in (found.relaxation or "")
+    assert re.search(r"; on 64 or \d+ one is$", found.relaxation or ""), found.relaxation
+
+
 def test_without_pins_the_commonest_rule_is_named() -> None:
     obstacles = Obstacles(workload=local_workload(), tried_counts=(3,))
     obstacles.turn_down("rule a", 1)
     obstacles.turn_down("rule b", 2)
     obstacles.turn_down("rule c", 0)
-    assert relaxation(obstacles) == "no layout is legal on 3 ranks, mostly because rule b"
+    assert relaxation(obstacles) == "no layout is legal on 3 ranks, mostly because rule b; on 2 or 4 one is"
     assert obstacles.rejections() == {"rule b": 2, "rule a": 1}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
@@ -12,7 +13,7 @@ from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.layers import LayerKind
-from airflow_llmsched.planner.perf.memory import memory_breakdown
+from airflow_llmsched.planner.perf.memory import memory_breakdown, memory_terms
 from airflow_llmsched.planner.perf.memory_activations import (
     gradient_bytes,
     kept_bytes,
@@ -296,6 +297,14 @@ def test_gradients_of_unfused_attention_are_those_of_its_scores() -> None:
     one = job(GPT2, sequence_length_tokens=1024, software=OF_2022)
     inside = max(2 * 2 * 12 * 1024 * 1024, 2 * 8 * 768 * 1024)
     assert gradient_bytes(one, table_of(Recompute.NONE), DENSE)[0] == inside + 2 * 768 * 1024
+
+
+def test_a_micro_batch_beyond_all_memory_never_wraps_around() -> None:
+    layouts = [ParallelLayout(dp=1, micro_batch_size=4**power, num_micro_batches=1) for power in range(26)]
+    terms = memory_terms(job(LLAMA2_7B), LayoutTable.of(layouts))
+    totals_C = np.sum(list(terms.values()), axis=0)
+    assert (np.diff(totals_C) >= 0).all()
+    assert totals_C[-1] > 2**56
 
 
 def test_offloaded_activations_leave_two_layers_in_transit() -> None:
