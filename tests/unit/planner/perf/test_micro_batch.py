@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -146,3 +149,33 @@ def test_balanced_stages_take_the_mean_and_never_less() -> None:
         price(job(LLAMA31_8B), flat).total_s_C
         == price(replace(job(LLAMA31_8B), software=Software(balances_stages=True)), flat).total_s_C
     )
+
+
+STEP_IN_A_PROCESS = """
+from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
+from tests.support.fleets import job
+from tests.support.models import MIXTRAL_8X7B
+import numpy as np
+table = LayoutTable.of([ParallelLayout(dp=2, tp=tp, pp=pp, cp=cp, ep=2, micro_batch_size=b, recompute=Recompute.FULL)
+    for tp in (2, 4, 8) for pp in (1, 2, 4, 8) for cp in (1, 2, 4) for b in (1, 2, 4)])
+machine = Machine(shape=node_shape("p5.48xlarge"), ranks_per_node_C=np.full(len(table), 8))
+found = slowest_micro_batch(job(MIXTRAL_8X7B), table, machine)
+print([value.hex() for value in (found.total_s_C + 0.0).tolist()])
+print([value.hex() for value in (found.whole_model_s_C + 0.0).tolist()])
+"""
+
+
+def test_every_process_gets_the_same_seconds_to_the_last_digit() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", STEP_IN_A_PROCESS],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            check=True, capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2", "3", "4")
+    }  # fmt: skip
+    assert len(told) == 1
