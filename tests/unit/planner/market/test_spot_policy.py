@@ -22,6 +22,9 @@ from tests.support.pools import TICK_S, drawn, model_of, stock_drawn, trace_of
 
 TERMS = SpotTerms(time_s=30 * HOUR_S, work_s=24 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
 NUM_TICKS = int(TERMS.time_s / TICK_S)
+STARTS_N = np.arange(0, NUM_TICKS, NUM_TICKS // 8)
+"""Eight runs of one trace of twice their length: replayed together, they cost little more than one."""
+
 POLICY = SpotPolicy(model_of(loss_per_hour=0.5, return_per_hour=0.5))
 AGING = HazardModel(
     loss_per_s_KF=np.geomspace(4.0, 0.1, len(PHASE_START_S))[None] / HOUR_S,
@@ -30,7 +33,7 @@ AGING = HazardModel(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     spells=st.lists(st.integers(min_value=1, max_value=80), min_size=1, max_size=60),
     starts_up=st.booleans(),
@@ -41,14 +44,14 @@ def test_feasible_deadline_is_never_missed(
     spells: list[int], starts_up: bool, num_pools: int, work_ratio: float
 ) -> None:
     """Whatever the pools do, though the model is wrong about them."""
-    up_T = np.resize(np.repeat([(each % 2 == 0) == starts_up for each in range(len(spells))], spells), NUM_TICKS)
+    up_T = np.resize(np.repeat([(each % 2 == 0) == starts_up for each in range(len(spells))], spells), 2 * NUM_TICKS)
     up_ZT = np.stack([np.roll(up_T, 17 * pool) for pool in range(num_pools)])
     terms = SpotTerms(
         time_s=TERMS.time_s, work_s=work_ratio * TERMS.time_s, changeover_s=TERMS.changeover_s, spot_ratio=0.3
     )
-    done = replay(up_ZT, tick_s=TICK_S, starts_N=np.array([0]), terms=terms, policy=POLICY)
+    done = replay(up_ZT, tick_s=TICK_S, starts_N=STARTS_N, terms=terms, policy=POLICY)
     assert done.in_time_N.all()
-    assert done.cost_s_N[0] <= terms.time_s
+    assert (done.cost_s_N <= terms.time_s).all()
 
 
 def compare(up_ZT: np.ndarray, model: HazardModel) -> dict[str, Replay]:
@@ -283,7 +286,7 @@ def replayed(
 RATIOS = st.floats(min_value=0.2, max_value=2.0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     spells=st.lists(st.integers(min_value=1, max_value=80), min_size=1, max_size=40),
     work_ratio=st.floats(min_value=0.05, max_value=0.985),
@@ -316,12 +319,12 @@ def test_feasible_deadline_is_never_missed_whatever_else_there_is_to_choose(
             (1, 0): Move(duration_s=moves_h[1] * HOUR_S),
         },
     )
-    up_T = np.resize(np.repeat([each % 2 == 0 for each in range(len(spells))], spells), NUM_TICKS)
+    up_T = np.resize(np.repeat([each % 2 == 0 for each in range(len(spells))], spells), 2 * NUM_TICKS)
     policy = SpotPolicy(AGING, modes=modes)
     done = replay(
         np.stack([np.roll(up_T, 29), up_T]),
         tick_s=TICK_S,
-        starts_N=np.array([0]),
+        starts_N=STARTS_N,
         terms=terms,
         policy=policy,
         modes=modes,
