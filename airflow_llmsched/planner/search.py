@@ -19,7 +19,7 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.evaluate import evaluate, step_seconds, usable_bytes
-from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
@@ -298,7 +298,8 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
     if workload.objective.energy:
         energy_C = _energy_C(shortlists, owner_C[front], index_C[front], otherwise_C=energy_C)
     score = _score(workload, front_costs_CK, table.world_size_C[front], energy_C)
-    ranked = front[np.lexsort((np.arange(len(front)), score))]
+    breaks_C = _breaks_budget_C(workload, front_costs_CK)
+    ranked = front[np.lexsort((np.arange(len(front)), score, breaks_C))]
     obstacles.turn_down(BELOW_CUT, max(0, len(ranked) - MAX_PLANS))
     best = ranked[:MAX_PLANS]
     plans: dict[int, Plan] = {}
@@ -307,6 +308,21 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
         if len(own):
             plans |= zip(own.tolist(), shortlist.plans(index_C[own].tolist()), strict=True)
     return [plans[each] for each in best.tolist()]
+
+
+def _breaks_budget_C(workload: WorkloadSpec, costs_CK: FloatArray) -> BoolArray:
+    """Return with which candidates the whole run is late or too dear, even if nothing goes wrong.
+
+    They come last whatever the objective says: a limit is no cost. They do not fall out, because a prediction has a
+    band, and because where nothing keeps the budget, people want to see what comes nearest.
+    """
+    budget, (step_s_C, _, usd_C, *_) = workload.budget, costs_CK.T
+    breaks_C = np.zeros(len(costs_CK), dtype=np.bool_)
+    if budget.deadline_s is not None:
+        breaks_C |= step_s_C * workload.num_steps > budget.deadline_s
+    if budget.max_usd is not None:
+        breaks_C |= usd_C * workload.num_steps > budget.max_usd
+    return breaks_C
 
 
 def _of_all_phases(

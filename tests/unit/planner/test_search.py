@@ -173,6 +173,28 @@ def test_the_objective_orders_the_plans() -> None:
     assert modest.layout.world_size < fast.layout.world_size == 64
 
 
+def test_a_plan_that_keeps_the_budget_comes_before_one_that_the_objective_likes_better() -> None:
+    """The cheapest plan is the slowest: a deadline between it and the fastest has to be kept, at the least cost."""
+    run = workload(LLAMA31_8B, objective=ObjectiveWeights(throughput=0, cost=1), budget=BudgetSpec(num_steps=100))
+    tree = fleet(8, slots=8, shape="p5.48xlarge")
+    free = find(run, tree).plans
+    fastest_s = min(plan.prediction.run_s for plan in free)
+    assert free[0].prediction.run_s > 1.5 * fastest_s
+    deadline_s = 1.5 * fastest_s
+    kept = find(replace(run, budget=replace(run.budget, deadline_s=deadline_s)), tree).plans
+    in_time = [plan for plan in free if plan.prediction.run_s <= deadline_s]
+    assert kept[0] == min(in_time, key=lambda plan: plan.prediction.run_usd)
+    late = [plan.prediction.run_s > deadline_s for plan in kept]
+    assert late == sorted(late)
+
+
+def test_where_no_plan_keeps_the_budget_the_objective_orders_them_as_ever() -> None:
+    run = workload(LLAMA31_8B, budget=BudgetSpec(num_steps=100))
+    tree = fleet(2, slots=8, shape="p5.48xlarge")
+    hopeless = replace(run, budget=replace(run.budget, deadline_s=1.0, max_usd=0.01))
+    assert find(hopeless, tree).plans == find(run, tree).plans
+
+
 def test_a_calibration_of_ones_own_changes_what_is_predicted_and_how_sure_that_is() -> None:
     run, tree = workload(LLAMA2_7B), fleet(1)
     slow = FittedKind(
