@@ -31,7 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.rates is not None:
         arguments.rates.write_text(to_toml(scorer.calibration), encoding="utf-8")
     sources = [reading.file for reading in readings if reading.steps]
-    rows = [*perf_parameters.rows(), *perf_steps.rows(scorer, sources), *perf_memory.rows(), *perf_search.rows()]
+    steps_rows = [*perf_steps.rows(scorer, sources), perf_steps.scale_row(scorer.scales())]
+    rows = [*perf_parameters.rows(), *steps_rows, *perf_memory.rows(), *perf_search.rows()]
     about = {
         "read": {reading.file: {"steps": len(reading.steps), "left out": reading.left_out} for reading in readings},
         "fitted": {name: asdict(kind) for name, kind in scorer.calibration.kinds.items()},

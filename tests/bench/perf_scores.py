@@ -36,6 +36,16 @@ def without_hidden_sizes(steps: Sequence[MeasuredStep], *, source: str) -> Itera
         )
 
 
+def without_scales(steps: Sequence[MeasuredStep]) -> Iterator[Fold]:
+    """Leave out every row of one number of accelerators at a time, from whatever file, and score them all."""
+    for num_ranks in sorted({step.num_ranks for step in steps}):
+        yield Fold(
+            name=f"{num_ranks} accelerators left out",
+            train=tuple(step for step in steps if step.num_ranks != num_ranks),
+            test=tuple(step for step in steps if step.num_ranks == num_ranks),
+        )
+
+
 def without_file(steps: Sequence[MeasuredStep], *, source: str) -> Fold:
     """Leave out a whole file and score it."""
     return Fold(

@@ -1,7 +1,8 @@
 """Rows of ``make bench-perf`` about step times: each out of sample, with a constant utilisation beside it.
 
 A vTrain row is predicted by rates to which no model of its hidden size was fitted, from whatever file; a row of another
-file by rates to which no row of its file was.
+file by rates to which no row of its file was. Then all rows once more, by rates to which no row of as many accelerators
+was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.bench.perf_scores import (
     relative_errors_M,
     without_file,
     without_hidden_sizes,
+    without_scales,
 )
 from tests.bench.rows import Row
 
@@ -86,6 +88,10 @@ class Scorer:
             folds = [without_file(self._steps, source=source)]
         return _joined([self._scored(fold) for fold in folds if fold.test])
 
+    def scales(self) -> Scored:
+        """Score every file, one number of accelerators after the other."""
+        return _joined([self._scored(fold) for fold in without_scales(self._steps)])
+
     def _scored(self, fold: Fold) -> Scored:
         calibration = self._fitted(fold)
         test = MeasuredSteps(fold.test)
@@ -121,6 +127,16 @@ def rows(scorer: Scorer, sources: Sequence[str]) -> Iterator[Row]:
         else:
             yield _file_row(source, scored)
         yield Row(name=f"{source}: steps inside of the claimed band of 80 %", value=float(scored.within_M.mean()))
+
+
+def scale_row(scored: Scored) -> Row:
+    """Return the figure of all files with each number of accelerators left out."""
+    errors_M = scored.errors_M()
+    return Row(
+        name=f"all files: median error of {len(errors_M)} rows, number of accelerators left out",
+        value=float(np.median(errors_M)),
+        reference={"constant MFU": float(np.median(scored.constant_errors_M())), "mean": float(errors_M.mean())},
+    )
 
 
 def _vtrain_rows(source: str, scored: Scored) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from tests.bench.perf_scores import (
     relative_errors_M,
     without_file,
     without_hidden_sizes,
+    without_scales,
 )
 from tests.support.measured import STEP, measured
 from tests.support.models import LLAMA2_7B
@@ -31,6 +32,15 @@ def test_a_hidden_size_that_is_scored_was_fitted_on_in_no_file():
         (scored,) = fold.test
         assert all(step.job.model.hidden_size != scored.job.model.hidden_size for step in fold.train)
         assert scored.source == "b"
+
+
+def test_a_number_of_accelerators_that_is_scored_was_fitted_on_in_no_file():
+    steps = [STEP, ONE_RANK, replace(STEP, source="b")]
+    folds = list(without_scales(steps))
+    assert [len(fold.test) for fold in folds] == [1, 2]
+    for fold in folds:
+        assert {step.num_ranks for step in fold.train}.isdisjoint(step.num_ranks for step in fold.test)
+        assert len(fold.train) + len(fold.test) == len(steps)
 
 
 def test_a_file_that_is_scored_was_not_fitted_on():
