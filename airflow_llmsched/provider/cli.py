@@ -15,6 +15,9 @@ def get_cli_commands() -> list[GroupCommand]:
         ActionCommand(name="check", help="Check a workload spec", func=_forward("check"), args=(_REST,)),
         ActionCommand(name="schema", help="Print the JSON Schema of a spec", func=_forward("schema"), args=(_REST,)),
         ActionCommand(name="plan", help="Plan a workload without starting it", func=_forward("plan"), args=(_REST,)),
+        ActionCommand(name="hardware", help="Show known machines", func=_forward("hardware"), args=(_REST,)),
+        ActionCommand(name="calibrate", help="Fit plans to finished runs", func=_forward("calibrate"), args=(_REST,)),
+        ActionCommand(name="budget", help="Answer a run that asks for money", func=_forward("budget"), args=(_REST,)),
         ActionCommand(name="reap", help="Stop gangs that outlived their runs", func=_forward("reap"), args=(_REST,)),
         ActionCommand(name="report", help="Summarise a finished run", func=_forward("report"), args=(_REST,)),
     ]

@@ -17,7 +17,6 @@ from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.workload import RetrySpec
 from tests.support.local_house import LocalHouse
-from tests.support.sim_house import RUN
 from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -28,7 +27,7 @@ LIMIT_S = 60.0
 def house(tmp_path: Path) -> Iterator[LocalHouse]:
     made = LocalHouse(tmp_path)
     yield made
-    for handle in made.engine.find(RUN):
+    for handle in made.engine.find(made.run):
         made.engine.stop(handle, grace_s=0.0)
 
 
@@ -38,7 +37,7 @@ def test_killed_worker_is_followed_by_one_that_finishes_the_same_gang(house: Loc
     assert isinstance(outcome, Succeeded), outcome
     assert outcome.checkpoint is not None
     assert (outcome.checkpoint.step, outcome.last_step, outcome.num_attempts) == (20, 20, 1)
-    assert len(house.engine.find(RUN)) == 1
+    assert len(house.engine.find(house.run)) == 1
 
 
 def test_code_failure_that_repeats_ends_the_run_with_its_last_lines_and_nothing_left(house: LocalHouse) -> None:
@@ -51,7 +50,7 @@ def test_code_failure_that_repeats_ends_the_run_with_its_last_lines_and_nothing_
         assert attempt.fault is not None
         assert (attempt.fault.kind, attempt.fault.rank, attempt.fault.exit_code) == (FaultKind.RANK_FAILED, 3, 3)
         assert attempt.resumed_from is None
-    assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(RUN))
+    assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(house.run))
 
 
 def test_preempted_run_goes_on_with_the_ranks_left(house: LocalHouse) -> None:
@@ -76,7 +75,7 @@ def test_cancel_leaves_no_rank_behind(house: LocalHouse) -> None:
     driver = house.driver("--step-s", "5")
     assert isinstance(driver.start(), Watch)
     assert driver.cancel("marked failed")
-    (handle,) = house.engine.find(RUN)
+    (handle,) = house.engine.find(house.run)
     assert house.engine.poll([handle])[handle].phase is GangPhase.STOPPED
     assert driver.release() == ()
 
@@ -104,7 +103,7 @@ def test_gang_that_speaks_and_then_hangs_before_its_first_step_is_caught(house: 
     assert outcome.fault is not None
     assert outcome.fault.kind is FaultKind.HUNG
     assert "before its first step" in outcome.fault.summary
-    assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(RUN))
+    assert all(house.engine.poll([handle])[handle].phase.ended for handle in house.engine.find(house.run))
 
 
 RELEASES = """
@@ -132,7 +131,7 @@ def test_two_releases_at_the_same_time_are_one_release(house: LocalHouse) -> Non
     go.touch()
     said = [cleaner.communicate(timeout=LIMIT_S)[0] for cleaner in cleaners]
     assert [cleaner.returncode for cleaner in cleaners] == [0, 0]
-    assert f"{RUN}-g1-a1" in "".join(said)
+    assert f"{house.run}-g1-a1" in "".join(said)
     assert house.driver(owner="teardown").release() == ()
     kinds = [event.kind for event in house.journal.read()]
     assert [kinds.count(kind) for kind in ("cancel_requested", "run_cancelled", "released")] == [1, 1, 1]
@@ -162,4 +161,4 @@ def test_what_a_shot_worker_left_half_made_is_in_nobodys_way(house: LocalHouse, 
     outcome = house.finish(house.driver(owner="try-2"))
     assert isinstance(outcome, Succeeded), outcome
     assert outcome.num_attempts == 1
-    assert [handle.key.name for handle in house.engine.find(RUN)] == [f"{RUN}-g1-a1"]
+    assert [handle.key.name for handle in house.engine.find(house.run)] == [f"{house.run}-g1-a1"]

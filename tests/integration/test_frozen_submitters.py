@@ -17,8 +17,7 @@ from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.identity import RunKey
 from tests.support.frozen_submitter import OWNER
 from tests.support.gangs import processes_by_attempt
-from tests.support.local_house import EVALUATION, LocalHouse
-from tests.support.sim_house import RUN
+from tests.support.local_house import LocalHouse
 from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -29,7 +28,7 @@ POINTS = pytest.mark.parametrize("point", ["submit", "directory"])
 def house(tmp_path: Path) -> Iterator[LocalHouse]:
     made = LocalHouse(tmp_path)
     yield made
-    for run in (RUN, EVALUATION):
+    for run in (made.run, made.evaluation_run):
         for handle in made.engine.find(run):
             made.engine.stop(handle, grace_s=0.0)
 
@@ -78,8 +77,8 @@ def test_a_gang_is_not_started_after_its_run_was_ended(
     else:
         house.driver(owner="teardown").release()
     assert "cancelled" in thaw(worker)
-    assert_nothing_started(house, RUN, f"{RUN}-g1-a1")
-    assert processes_by_attempt(RUN) == {}
+    assert_nothing_started(house, house.run, f"{house.run}-g1-a1")
+    assert processes_by_attempt(house.run) == {}
     assert house.engine.find_all() == []
     assert house.engine.topology().num_usable_slots == 4
 
@@ -91,8 +90,8 @@ def test_a_gang_is_not_started_beside_that_of_a_newer_generation(
     outcome = house.driver("--step-s", "5", generation=1, owner="try-2").start()
     assert isinstance(outcome, Watch)
     assert "superseded" in thaw(worker)
-    assert_nothing_started(house, RUN, f"{RUN}-g1-a1")
-    assert [found.handle.key.name for found in house.engine.find_all()] == [f"{RUN}-g2-a1"]
+    assert_nothing_started(house, house.run, f"{house.run}-g1-a1")
+    assert [found.handle.key.name for found in house.engine.find_all()] == [f"{house.run}-g2-a1"]
 
 
 @POINTS
@@ -100,14 +99,14 @@ def test_an_evaluation_is_not_started_after_its_run_was_ended(
     house: LocalHouse, frozen: Callable[[str, str], subprocess.Popen[str]], point: str
 ) -> None:
     worker = frozen("evaluate", point)
-    assert stop_all(house.engine, EVALUATION, house.intents, grace_s=1.0) == ()
+    assert stop_all(house.engine, house.evaluation_run, house.intents, grace_s=1.0) == ()
     assert "given up before it was submitted" in thaw(worker)
-    assert_nothing_started(house, EVALUATION, f"{EVALUATION}-g0-a1")
-    assert processes_by_attempt(EVALUATION) == {}
+    assert_nothing_started(house, house.evaluation_run, f"{house.evaluation_run}-g0-a1")
+    assert processes_by_attempt(house.evaluation_run) == {}
 
 
 def test_a_worker_that_nobody_missed_starts_its_gang_when_it_goes_on(
     house: LocalHouse, frozen: Callable[[str, str], subprocess.Popen[str]]
 ) -> None:
     assert "Watch" in thaw(frozen("evaluate", "submit"))
-    wait_until(lambda: list(processes_by_attempt(EVALUATION)) == [f"{EVALUATION}-g0-a1"], LIMIT_S)
+    wait_until(lambda: list(processes_by_attempt(house.evaluation_run)) == [f"{house.evaluation_run}-g0-a1"], LIMIT_S)

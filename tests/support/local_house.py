@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,28 +22,33 @@ from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.objects.local import LocalStore
 from airflow_llmsched.telemetry.channel import DirectoryChannel
-from tests.support.sim_house import RUN, greedy_planner, plan_of, workload_of
+from tests.support.sim_house import greedy_planner, plan_of, workload_of
 
 TRAINER = Path(__file__).with_name("plain_trainer.py")
-EVALUATION = RunKey("ls-evaluationaaaaaaaaaa")
 
 
 @dataclass
 class LocalHouse:
-    """One deployment with one run below ``root``; drivers are made anew for each worker."""
+    """One deployment with one run below ``root``; drivers are made anew for each worker.
+
+    ``run`` and ``evaluation_run`` follow from ``root``: processes are looked for on the whole machine, where other
+    tests have runs of their own at the same time.
+    """
 
     root: Path
 
     def __post_init__(self) -> None:
+        name = base64.b32encode(hashlib.sha256(str(self.root).encode()).digest()).decode().lower()[:19]
+        self.run, self.evaluation_run = RunKey(f"ls-{name}t"), RunKey(f"ls-{name}e")
         self.clock = SystemClock()
         self.engine = LocalEngine(root=str(self.root / "engine"))
         self.store = LocalStore(str(self.root / "state"))
-        self.journal = Journal(self.store, RUN)
-        self.intents = evaluation_intents(self.store, RUN)
+        self.journal = Journal(self.store, self.run)
+        self.intents = evaluation_intents(self.store, self.run)
         workload = workload_of(retries=RetrySpec(max_code_failures=5))
         launcher = replace(workload.launcher, kind=Launcher.PLAIN, grace_s=1.0)
         self.context = RunContext(
-            run_key=RUN,
+            run_key=self.run,
             generation=0,
             workload=replace(workload, launcher=launcher),
             run_dir=str(self.root / "run"),
@@ -76,7 +83,9 @@ class LocalHouse:
 
     def evaluation(self, *, generation: int = 0) -> SingleRun:
         """Return a new worker's driver of an evaluation that never ends."""
-        settings = SingleSettings(key=EVALUATION, generation=generation, grace_s=1.0, run_dir=str(self.root / "run"))
+        settings = SingleSettings(
+            key=self.evaluation_run, generation=generation, grace_s=1.0, run_dir=str(self.root / "run")
+        )
 
         def make_gang(key: AttemptKey) -> GangSpec:
             plan = plan_of(("n0", 1))

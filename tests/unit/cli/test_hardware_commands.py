@@ -21,7 +21,7 @@ def test_one_shape_is_shown_with_levels_tiers_and_sources() -> None:
     output = " ".join(RUNNER.invoke(app, ["hardware", "gb200-nvl72"]).output.replace("│", " ").split())
     assert "72 at 900 GB/s over nvswitch4" in output
     assert "host dram" in output
-    assert "NVIDIA GB200 NVL72 specification" in output
+    assert "docs.nvidia.com DGX GB200 hardware" in output
 
 
 def test_an_unknown_shape_is_an_error_that_names_the_known_ones() -> None:
