@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def at_once() -> Iterator[None]:
+    """Tasks may come back as soon as they were deferred: no scheduler is here that could mistake a worker's end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__LLMSCHED__MIN_DEFERRAL", "0")
+        yield
 
 
 @pytest.fixture
@@ -10,7 +19,6 @@ def state_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state root of this test's own."""
     root = tmp_path / "state"
     monkeypatch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(root))
-    monkeypatch.setenv("AIRFLOW__LLMSCHED__MIN_DEFERRAL", "0")  # no scheduler here that could mistake a worker's end
     return root
 
 
