@@ -77,6 +77,7 @@ def test_a_gang_outlives_its_worker_and_the_retry_adopts_it(stack, runs):
     wait_until(lambda: not ProcessId(pid=orphan.pid, started_at_s=orphan.create_time()).alive(), limit_s=30)
 
 
+@pytest.mark.long
 def test_the_triggerer_restarts_and_the_gang_never_notices(stack, runs):
     """Field case A29: a whole cycle of deferring and resuming submits once."""
     run = runs["restarted"]

@@ -74,6 +74,7 @@ def reap(stack: AirflowStack, harness: LocalHarness, run_id: str, *, dry_run: bo
     return result
 
 
+@pytest.mark.long
 def test_a_worker_reaps_by_airflows_own_word(stack: AirflowStack, runs: None, harness: LocalHarness) -> None:
     gangs = orphans(harness, stack)
     over = [gangs["reaped-finished"], gangs["reaped-never-was"]]
