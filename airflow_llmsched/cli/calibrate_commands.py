@@ -19,7 +19,6 @@ from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.perf.calibration import Calibration, packaged
 from airflow_llmsched.planner.perf.history import MIN_STEPS, measured_attempts
 from airflow_llmsched.planner.perf.measured import MeasuredStep
-from airflow_llmsched.planner.perf.rates import Rates, prior_of_generation
 from airflow_llmsched.reports import files
 from airflow_llmsched.specs import loader
 
@@ -39,7 +38,7 @@ def calibrate(
         if not steps:
             typer.echo(f"error: no attempt of these runs has {MIN_STEPS} steps of one known model and batch", err=True)
             raise typer.Exit(EXIT_NOTHING)
-        found = fit(steps, prior=_known, fitted_on=datetime.now(UTC).date().isoformat())
+        found = fit(steps, prior=packaged().rates_of_generation, fitted_on=datetime.now(UTC).date().isoformat())
         if state_root is not None:
             calibration_file.save(open_store(str(state_root)), found)
     except SpecError as error:
@@ -57,11 +56,6 @@ def calibrate(
 
 def _measured(workload: WorkloadSpec, runs: Sequence[Path]) -> Sequence[MeasuredStep]:
     return [step for run in runs for step in measured_attempts(files.read(run), workload)]
-
-
-def _known(generation: str) -> Rates:
-    kind = packaged().kinds.get(generation)
-    return prior_of_generation(generation) if kind is None else kind.rates
 
 
 def _table(found: Calibration) -> Table:

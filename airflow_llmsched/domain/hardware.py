@@ -101,19 +101,6 @@ class LinkLevel:
     bandwidth_bytes_per_s: float
     fabric: Fabric
 
-    @property
-    def pair_bandwidth_bytes_per_s(self) -> float:
-        """One-way rate between two neighbours alone: all links through a switch, one link where wires are direct."""
-        match self.fabric.topology:
-            case FabricTopology.FULL_MESH:
-                return self.bandwidth_bytes_per_s / max((self.num_accelerators or 2) - 1, 1)
-            case FabricTopology.TORUS_2D:
-                return self.bandwidth_bytes_per_s / 4
-            case FabricTopology.TORUS_3D:
-                return self.bandwidth_bytes_per_s / 6
-            case _:
-                return self.bandwidth_bytes_per_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:

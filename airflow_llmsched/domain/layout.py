@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_ZERO_STAGE = 3
+"""ZeRO shards optimizer state from stage 1 on, gradients from 2, parameters from 3 (Rajbhandari et al. 2020)."""
+
 
 class Recompute(StrEnum):
     """Which activations are computed again in the backward pass."""

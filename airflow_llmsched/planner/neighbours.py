@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.layout import MAX_ZERO_STAGE, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
@@ -26,7 +26,6 @@ from airflow_llmsched.planner.places import calibrated_machine
 from airflow_llmsched.units import GB
 
 _DEGREES = ("tp", "pp", "cp")
-_MAX_ZERO_STAGE = 3
 _RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
@@ -126,7 +125,7 @@ def _changed_layouts(workload: WorkloadSpec, layout: ParallelLayout) -> Iterator
         yield from _other_pipelines(layout)
     if workload.model is not None and workload.model.experts is not None:
         yield from _doubled_and_halved(layout, "ep")
-    if layout.zero_stage < _MAX_ZERO_STAGE:
+    if layout.zero_stage < MAX_ZERO_STAGE:
         yield "zero_stage", replace(layout, zero_stage=layout.zero_stage + 1)
     if layout.zero_stage > 0:
         yield "zero_stage", replace(layout, zero_stage=layout.zero_stage - 1)

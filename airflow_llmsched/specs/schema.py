@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_llmsched.domain.layout import MAX_ZERO_STAGE
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     CapacityWish,
@@ -230,7 +231,7 @@ class ParallelismBlock(Block):
     pp: f.Count | None = Field(None, description="Pipeline degree; at most the layers.")
     cp: f.Count | None = Field(None, description="Context-parallel degree; divides the sequence length.")
     ep: f.Count | None = Field(None, description="Expert-parallel degree; divides the experts.")
-    zero_stage: Annotated[int, Field(ge=0, le=3)] | None = Field(
+    zero_stage: Annotated[int, Field(ge=0, le=MAX_ZERO_STAGE)] | None = Field(
         None, description="0 replicates; 1 shards optimizer state, 2 gradients too, 3 parameters too."
     )
     micro_batch_size: f.Count | None = Field(None, description="Sequences of one forward pass on one rank.")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import MAX_ZERO_STAGE, ParallelLayout
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError, SpecErrors
 from airflow_llmsched.planner.export.gaps import Gap, found_gaps, gap_error
@@ -25,8 +25,6 @@ from airflow_llmsched.planner.layout_table import (
     IntArray,
     LayoutTable,
 )
-
-NUM_ZERO_STAGES = 4
 
 _PLAIN = ParallelLayout(dp=8, zero_stage=2)
 """A layout that every tool can express, so that what is left is the workload's own."""
@@ -79,7 +77,7 @@ def _kind_C(table: LayoutTable) -> IntArray:
         table.shard_C * table.tp_C % (table.ep_C * table.etp_C) == 0,
     ]
     codes = (
-        (table.zero_C, NUM_ZERO_STAGES),
+        (table.zero_C, MAX_ZERO_STAGE + 1),
         (table.recompute_C, len(RECOMPUTE_ORDER)),
         (table.schedule_C, len(SCHEDULE_ORDER)),
         (table.offload_C, len(OFFLOAD_ORDER)),

@@ -18,7 +18,7 @@ import numpy as np
 from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.planner.layout_table import FloatArray
-from airflow_llmsched.planner.perf.rates import Rates, generation_of, prior_of
+from airflow_llmsched.planner.perf.rates import Rates, generation_of, prior_of_generation
 
 FORMAT_VERSION = 1
 
@@ -63,8 +63,12 @@ class Calibration:
 
     def rates_of(self, accelerator: Accelerator) -> Rates:
         """Return what was fitted to an accelerator's generation, or that one's prior."""
-        kind = self.kinds.get(generation_of(accelerator))
-        return prior_of(accelerator) if kind is None else kind.rates
+        return self.rates_of_generation(generation_of(accelerator))
+
+    def rates_of_generation(self, generation: str) -> Rates:
+        """Return what was fitted to a generation, or its prior."""
+        kind = self.kinds.get(generation)
+        return prior_of_generation(generation) if kind is None else kind.rates
 
     def error_ratio(self, accelerator: Accelerator) -> float:
         """Return the half-width of the band for steps on an accelerator, fitted or not."""

@@ -71,22 +71,6 @@ def test_a_bridge_between_two_cards_comes_before_the_node() -> None:
     assert bridged.scale_up_size == 2
 
 
-@pytest.mark.parametrize(
-    ("topology", "share"),
-    [
-        (FabricTopology.SWITCHED, 1),
-        (FabricTopology.TREE, 1),
-        (FabricTopology.FULL_MESH, 7),
-        (FabricTopology.TORUS_2D, 4),
-        (FabricTopology.TORUS_3D, 6),
-    ],
-)
-def test_two_alone_have_every_link_through_a_switch_and_one_of_direct_wires(
-    topology: FabricTopology, share: int
-) -> None:
-    assert mesh(topology).pair_bandwidth_bytes_per_s == 84e9 / share
-
-
 def test_tiers_are_shares_of_the_node_and_no_faster_than_the_way_to_them() -> None:
     tiers = replace(BOX, host=HOST).memory_tiers
     assert list(tiers) == list(TierKind)
