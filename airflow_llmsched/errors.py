@@ -60,6 +60,14 @@ class CapacityError(LlmschedError):
     """Wait for capacity, or look elsewhere: the ask is legal but nothing is free now."""
 
 
+class TurnError(CapacityError):
+    """Wait for the queue's turn: look again at ``again_at_s`` (Unix seconds); None: it has waited for long enough."""
+
+    def __init__(self, message: str, *, again_at_s: float | None) -> None:
+        self.again_at_s = again_at_s
+        super().__init__(message)
+
+
 class QuotaError(LlmschedError):
     """Ask the cloud for more quota, or look in another region: waiting alone changes nothing. ``region`` is used up."""
 

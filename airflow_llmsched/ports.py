@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
@@ -16,6 +16,7 @@ from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport
+from airflow_llmsched.domain.switches import SwitchRequest
 from airflow_llmsched.domain.topology import TopologyTree
 
 
@@ -34,6 +35,12 @@ class EngineFeature(StrEnum):
 
     PREEMPT_NODE = "preempt_node"
     FREE_CAPACITY = "free_capacity"
+    NODES_ARE_FIXED = "nodes_are_fixed"
+    """Its nodes are made up on one machine, and no machine that a run rents is ever one of them."""
+    OWN_QUEUE = "own_queue"
+    """Its back end has a scheduler, whose word holds: nodes are not shared out before it (``control.arbiter``)."""
+    NODES_ARE_RENTED = "nodes_are_rented"
+    """It has no nodes but those that the run has rented, which are nobody else's: there is nothing to share out."""
 
 
 class LateDuplicateGuard(StrEnum):
@@ -52,6 +59,8 @@ class LateDuplicateGuard(StrEnum):
     """The same, where the back end calls it so (GCP)."""
     UNIQUE_NAME_AND_SINGLETON = auto()
     """A job name of which one job runs at a time, the others of that name ending at once (Slurm)."""
+    RECORD = auto()
+    """A record of a store that is written once, and says which engine's the attempt is (a fleet)."""
     TABLE = auto()
     """One table in the memory of the only process there is (a simulator)."""
 
@@ -107,6 +116,39 @@ class Engine(Protocol):
 
     def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
         """Return the last lines a rank wrote; empty when it wrote nothing."""
+
+    def log_tails(self, handle: GangHandle, *, ranks: Sequence[int], num_lines: int) -> Mapping[int, str]:
+        """Return the same of several ranks, by one native call. Raises ``CouldNotLookError`` if one cannot be read."""
+
+
+@runtime_checkable
+class FencingEngine(Protocol):
+    """What an ``Engine`` can do beside where it may prove of nodes that nobody sees that they are off."""
+
+    def fence(self, handle: GangHandle) -> frozenset[NodeId]:
+        """Return the nodes of an ended gang on which nothing of it can be alive; of a live one, none.
+
+        Those that cannot be seen may be turned off for it; what was proven once holds. Takes a bounded time, and may be
+        repeated. Raises ``CouldNotLookError``.
+        """
+
+
+@runtime_checkable
+class SeparateEngine(Protocol):
+    """An ``Engine`` whose machines are not those of another that its adapter opens: only the same ones are shared."""
+
+    @property
+    def machines(self) -> str:
+        """What to call its machines, the same in every process: letters, digits, - and _, at most 32."""
+
+
+@runtime_checkable
+class InventoryEngine(Protocol):
+    """An ``Engine`` that says which machines its nodes are: two engines that have some in common share those."""
+
+    @property
+    def inventory(self) -> Mapping[NodeId, str]:
+        """Machines by what the engine calls them: words that are the same for the same machine in every engine."""
 
 
 class CloudFeature(StrEnum):
@@ -239,6 +281,17 @@ class RunChannel(Protocol):
         """
 
 
+@runtime_checkable
+class RecentChannel(Protocol):
+    """What a ``RunChannel`` can do beside that keeps more than one look may read."""
+
+    def recent(self) -> Sequence[NodeReport]:
+        """Return some hundred of the newest reports of each node, at a cost that does not grow with the run.
+
+        Raises ``CouldNotLookError``.
+        """
+
+
 class ChannelWitness(Protocol):
     """What both ends of one attempt's channel last said, for whoever judges a gang that nobody may be watching."""
 
@@ -257,6 +310,27 @@ class PlacementSolver(Protocol):
 
     def place(self, problem: PlacementProblem, *, time_limit_s: float, seed: int) -> Placed | NotPlaced:
         """Return a placement or a counted refusal. Deterministic for a seed."""
+
+
+class SwitchController(Protocol):
+    """Programs the switches of a network for one gang at a time: where programmable switches plug in.
+
+    ``planner.switch_request`` says what a plan would ask for. Nothing of ours asks yet: networks that add up on their
+    own, and classes that operators configure, need no controller.
+    """
+
+    def reserve(self, request: SwitchRequest) -> None:
+        """Grant all of a request or none. The same request again, after a lost reply too, changes nothing.
+
+        Raises ``CapacityError`` where a switch has no room left, ``SpecError`` for domains it does not know and for a
+        gang that holds something else, ``CouldNotLookError`` where it could not be asked.
+        """
+
+    def held(self) -> Mapping[AttemptKey, SwitchRequest]:
+        """Return what gangs hold, for a reaper. Raises ``CouldNotLookError``."""
+
+    def release(self, gang: AttemptKey) -> None:
+        """Give back what a gang holds; nothing, if it holds nothing. Raises ``CouldNotLookError``."""
 
 
 class CheckpointFormat(Protocol):

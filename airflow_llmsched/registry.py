@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
@@ -21,9 +22,23 @@ class AdapterGroup(StrEnum):
     PLACEMENT_SOLVERS = "airflow_llmsched.placement_solvers"
 
 
+DEFAULT_SOLVER = "fleet"
+"""The placement solver of whoever names none: within a hundredth of the best there is (``make bench-placement``)."""
+
+
 def names(group: AdapterGroup) -> tuple[str, ...]:
     """Return the names registered in ``group``, sorted. Imports no adapter."""
     return tuple(sorted(_entry_points(group)))
+
+
+def misfit(error: TypeError) -> str:
+    """Return in words of options why an adapter could not be made with those given; Python's own where it says else."""
+    text = str(error)
+    missing = re.search(r"missing \d+ required (?:keyword-only|positional) arguments?: (.+)", text)
+    if missing is not None:
+        return f"needs {missing[1]} as well"
+    unknown = re.search(r"unexpected keyword argument ('\w+')", text)
+    return text if unknown is None else f"there is no option {unknown[1]}"
 
 
 def load(group: AdapterGroup, name: str) -> Any:

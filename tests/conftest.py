@@ -6,9 +6,18 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
+    from tests.support.slurm_cluster import SlurmCluster
+    from tests.support.ssh_hosts import SshHosts
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _HOME = Path(tempfile.mkdtemp(prefix="llmsched-tests-"))
@@ -29,6 +38,25 @@ os.environ.update(
     }
 )
 
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
+    """Share whole files out to processes in a way of our own: see ``tests.support.sharing_out``."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.sharing_out import WholeFilesAndOneAirflow
+
+    return WholeFilesAndOneAirflow(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what waits longest: the tests of a real Airflow, in whose waiting times the others run."""
+    items.sort(key=lambda item: item.get_closest_marker("stack") is None)
+
 
 @pytest.fixture(scope="session")
 def checkout() -> Path:
@@ -43,3 +71,21 @@ def airflow_db() -> Path:
 
     initdb()
     return _HOME
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A real Slurm, started once per session (1 to 2 s). Tests keep to jobs and folders of their own."""
+    from tests.support.slurm_cluster import slurm_cluster
+
+    with slurm_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def machines() -> Iterator[SshHosts]:
+    """Eight machines with sshd, started once per session (2 to 3 s). Tests leave each as they found it."""
+    from tests.support.ssh_hosts import ssh_hosts
+
+    with ssh_hosts() as hosts:
+        yield hosts

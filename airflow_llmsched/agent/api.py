@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from airflow_llmsched.agent import wire
@@ -23,7 +24,9 @@ class RankLayout(NamedTuple):
     """Who this rank is. ``degrees`` are those of the parallel layout; a lone process is rank 0 of 1.
 
     ``resume_from`` is a checkpoint of this run, to go on from at its step. ``init_from`` is one of another run, whose
-    weights to start with at step 0. At most one of them is set.
+    weights to start with at step 0. At most one of them is set. ``role`` is what the process does in its gang: rank and
+    world size are those within its role. ``addresses`` says by role where the gang's helpers are reached
+    (``host:port``, in the order of their ranks).
     """
 
     rank: int
@@ -35,6 +38,8 @@ class RankLayout(NamedTuple):
     resume_from: str | None
     checkpoint_root: str | None
     init_from: str | None
+    role: str = wire.TRAINER
+    addresses: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class _Rank:
@@ -42,7 +47,7 @@ class _Rank:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         spool = environ.get(wire.SPOOL)
-        rank = int(environ.get("RANK", "0"))
+        rank = wire.member_of(environ)
         self.writer = LineWriter(str(Path(spool) / wire.rank_spool_name(rank))) if spool else None
         self.orders_path = str(Path(spool) / wire.ORDERS) if spool else None
         self.started_s = float(environ.get(wire.RANK_STARTED_S) or time.time())
@@ -118,6 +123,8 @@ def layout() -> RankLayout:
         resume_from=environ.get(wire.RESUME_FROM) or None,
         checkpoint_root=environ.get(wire.CHECKPOINT_ROOT) or None,
         init_from=environ.get(wire.INIT_FROM) or None,
+        role=environ.get(wire.ROLE) or wire.TRAINER,
+        addresses=json.loads(environ.get(wire.ADDRESSES) or "{}"),
     )
 
 
@@ -172,7 +179,7 @@ def prune_checkpoints(*, keep_last: int, step: int) -> None:
     stays, and so does what has no seal. See :mod:`airflow_llmsched.agent.retention`.
     """
     told = layout()
-    if told.checkpoint_root is None or told.rank != 0:
+    if told.checkpoint_root is None or told.rank != 0 or told.role != wire.TRAINER:
         return
     from airflow_llmsched.agent.retention import prune  # noqa: PLC0415  (few ranks ever need it)
 

@@ -21,7 +21,8 @@ _SPOOL_NAME = re.compile(r"rank-(\d+)\.jsonl")
 class RankView:
     """What a rank's spool has said so far. Times are Unix seconds; ``end`` is its end record.
 
-    ``speaks`` is whether the rank's program itself has said anything, through the agent's functions.
+    ``wrapper`` is known once the rank stands ready. ``speaks`` is whether the rank's program itself has said anything,
+    through the agent's functions.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankView:
 _NUMBER = (int, float)
 _MAYBE_INT = (int, type(None))
 _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "armed": {"wrapper": str, "at_s": _NUMBER},
     "start": {"pid": int, "wrapper": str, "at_s": _NUMBER},
     "end": {"rank": int, "exit_code": _MAYBE_INT, "signal": _MAYBE_INT, "at_s": _NUMBER},
     "step": {"step": int, "start_s": _NUMBER, "end_s": _NUMBER, "loss": _NUMBER, "num_tokens": int},
@@ -52,18 +54,22 @@ def _is_ours(record: dict[str, Any]) -> bool:
     fields = _FIELDS.get(record["kind"]) if isinstance(record.get("kind"), str) else None
     if fields is None or not all(isinstance(record.get(name, fields), types) for name, types in fields.items()):
         return False
-    if record["kind"] == "start":
+    if record["kind"] in ("armed", "start"):
         return _IDENTITY.fullmatch(record["wrapper"]) is not None
     times_s = [record[name] for name in fields if name.endswith("_s")]
     return all(map(math.isfinite, times_s)) and record.get("span", "init") in wire.SPANS
 
 
 class Collector:
-    """Incremental: each read takes in what is new; each report hands out what no report has held yet."""
+    """Incremental: each read takes in what is new; each report hands out what no report has held yet.
 
-    def __init__(self, spool: Path, *, node: str) -> None:
+    Reports are about trainers, the first ``num_trainers`` members; of others only start and end are of interest.
+    """
+
+    def __init__(self, spool: Path, *, node: str, num_trainers: int) -> None:
         self._spool = spool
         self._node = node
+        self._num_trainers = num_trainers
         self._readers: dict[int, LineReader] = {}
         self._seq = 0
         self._steps: list[dict[str, Any]] = []
@@ -106,6 +112,7 @@ class Collector:
                     rank=view.rank, step=view.step, heartbeat_s=view.heartbeat_s, pid=view.pid, speaks=view.speaks
                 )
                 for _, view in sorted(self.ranks.items())
+                if view.rank < self._num_trainers and (view.started_at_s is not None or view.end is not None)
             ],
             steps=self._steps,
             spans=self._spans,
@@ -120,12 +127,16 @@ class Collector:
     def _take(self, view: RankView, record: dict[str, Any]) -> None:
         if not _is_ours(record):
             return  # a line of some other program; what we write ourselves is whole or no JSON at all
+        if view.rank >= self._num_trainers and record["kind"] in wire.SPOKEN:
+            return
         self._fold(view, record)
         view.speaks = view.speaks or record["kind"] in wire.SPOKEN
 
     def _fold(self, view: RankView, record: dict[str, Any]) -> None:
         kind = record["kind"]
-        if kind == "start":
+        if kind == "armed":
+            view.wrapper = record["wrapper"]
+        elif kind == "start":
             view.pid, view.wrapper, view.started_at_s = record["pid"], record["wrapper"], record["at_s"]
             view.heartbeat_s = record["at_s"]
         elif kind == "end":

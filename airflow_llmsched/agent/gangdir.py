@@ -1,10 +1,11 @@
 """The directory of one attempt: where its files are and who writes which. Engines and node supervisors share it.
 
 The engine writes request.json and go.json at submit and stop.json at ``stop``; the first supervisor that gives the gang
-up writes abort.json. An attempt given up before it was submitted has abandoned.json and nothing else. Under
-``nodes/<node>/`` a supervisor claims the node (claim.json), records that all its ranks have started (started.json) or
-exited 0 (done.json), which processes below it carry no marks (unmarked.json), and last of all how the ranks ended
-(exit.json). notice.json is the platform's.
+up writes abort.json. Where nodes are machines of their own, token.json is what their supervisors know one another by.
+An attempt given up before it was submitted has abandoned.json and nothing else. Under ``nodes/<node>/`` a supervisor
+claims the node (claim.json), records that all its ranks stand ready (armed.json), have started (started.json) or exited
+0 (done.json), which processes below it carry no marks (unmarked.json), and last of all how the ranks ended (exit.json).
+notice.json is the platform's.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class NodeDir:
         self.logs = path / wire.LOGS
         self.launcher_log = path / "launcher.log"
         self.supervisor_log = path / "supervisor.log"
+        self.armed = path / "armed.json"
         self.started = path / "started.json"
         self.done = path / "done.json"
         self.exit = path / "exit.json"
@@ -39,6 +41,7 @@ class NodeDir:
         self.alive = path / "alive.json"
         self._unmarked = path / "unmarked.json"
         self._claim = path / "claim.json"
+        self._daemons = path / wire.DAEMONS
         self._reserve = path / "reserve"
 
     def make(self) -> None:
@@ -47,19 +50,48 @@ class NodeDir:
             folder.mkdir(parents=True)
         self._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
 
-    def claim(self, supervisor: Process, *, at_s: float, port: int | None) -> bool:
-        """Make ``supervisor`` the node's only one, with the port it holds; False when there is one already."""
-        return create_json(self._claim, {"v": wire.VERSION, "process": supervisor.text(), "at_s": at_s, "port": port})
+    def claim(
+        self,
+        supervisor: Process,
+        *,
+        at_s: float,
+        port: int | None = None,
+        peers_port: int | None = None,
+        ports: Sequence[int] = (),
+    ) -> bool:
+        """Make ``supervisor`` the node's only one, with the ports it holds; False when there is one already."""
+        held = {"port": port, "peers_port": peers_port, "ports": list(ports)}
+        claim = {"process": supervisor.text(), "at_s": at_s, **held}
+        return create_json(self._claim, {"v": wire.VERSION, **claim})
+
+    def is_claimed(self) -> bool:
+        """Whether a supervisor has claimed the node."""
+        return self._claim.exists()
 
     def port(self) -> int | None:
         """Return the port that the node's supervisor holds for the ranks to meet at, or None."""
         claim = read_json(self._claim)
         return None if claim is None else claim["port"]
 
+    def peers_port(self) -> int | None:
+        """Return the port at which the node's supervisor can be called by the others, or None."""
+        claim = read_json(self._claim)
+        return None if claim is None else claim.get("peers_port")
+
+    def ports(self) -> list[int]:
+        """Return the ports that the node's supervisor holds for members that others reach by themselves."""
+        claim = read_json(self._claim)
+        return [] if claim is None else list(claim.get("ports", ()))
+
     def supervisor(self) -> Process | None:
         """Return who claimed the node, or None."""
         claim = read_json(self._claim)
         return None if claim is None else Process.parse(claim["process"])
+
+    def daemons(self) -> dict[str, list[str]]:
+        """Return the daemons that the node's launcher has asked for: argument lists by address of the node."""
+        asked = {path.stem: read_json(path) for path in sorted(self._daemons.glob("*.json"))}
+        return {address: found["argv"] for address, found in asked.items() if found is not None}
 
     def note_unmarked(self, processes: Sequence[Process]) -> None:
         """Record descendants without our marks, so that they can be ended though all above them was killed."""
@@ -102,8 +134,12 @@ class GangDir:
         self.go = path / "go.json"
         self.abort = path / "abort.json"
         self.stop = path / "stop.json"
+        self.token = path / "token.json"
         self.abandoned = path / "abandoned.json"
         self.submit_lock = path / "submit.lock"
+        self.submit = path / "submit.json"
+        self.job = path / "job.json"
+        self.end = path / "end.json"
 
     def node(self, node: str) -> NodeDir:
         """Return one node's part."""

@@ -1,16 +1,20 @@
 """Processes by identity, from /proc: who they are, who descends from whom, and ending them all. Linux only.
 
 A bare pid is never trusted: the kernel gives it to another process once its owner is gone. An identity is pid, start
-time in clock ticks since boot, and boot id.
+time in clock ticks since boot, boot and machine. One of an earlier boot is dead; of one of another machine nothing can
+be said here, and whoever asks is told so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import functools
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,21 +26,21 @@ _KILL_LIMIT_S = 4.0
 
 
 class Process(NamedTuple):
-    """One process, as long as it lives."""
+    """One process, as long as it lives. ``where`` is boot and machine."""
 
     pid: int
     start_ticks: int
-    boot_id: str
+    where: str
 
     def text(self) -> str:
         """Return a form for environment variables and files."""
-        return f"{self.pid}:{self.start_ticks}:{self.boot_id}"
+        return f"{self.pid}:{self.start_ticks}:{self.where}"
 
     @classmethod
     def parse(cls, text: str) -> Process:
         """Rebuild from :meth:`text`. Raises ``ValueError``."""
-        pid, ticks, boot = text.split(":", 2)
-        return cls(int(pid), int(ticks), boot)
+        pid, ticks, where = text.split(":", 2)
+        return cls(int(pid), int(ticks), where)
 
 
 class Stat(NamedTuple):
@@ -52,10 +56,42 @@ class Stat(NamedTuple):
         return self.state in ("Z", "X")
 
 
+class ElsewhereError(OSError):
+    """A process of another machine: only that machine, or its peers, can say whether it lives."""
+
+
 @functools.cache
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@functools.cache
+def here() -> str:
+    """Return the kernel's id of this boot and a name of this machine: ``BOOT@MACHINE``.
+
+    The name is made of the machine's id and its host name, as machines made from one image often share the former. The
+    id itself is not for others to see (machine-id(5)).
+    """
+    machine = b""
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_bytes().strip()
+    return f"{boot_id()}@{zlib.crc32(machine + os.uname().nodename.encode()):08x}"
+
+
+def is_of_this_boot(process: Process) -> bool:
+    """Whether a process is, or was, one of this machine since it was started; False: of a boot before.
+
+    Raises ``ElsewhereError`` for one of another machine. A container's own name for the machine it is on does not
+    matter: it has the same boot.
+    """
+    boot, _, machine = process.where.partition("@")
+    own_boot, _, own_machine = here().partition("@")
+    if boot == own_boot:
+        return True
+    if machine and machine != own_machine:
+        raise ElsewhereError(errno.EXDEV, f"process {process.text()} is another machine's, which alone can look at it")
+    return False
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -73,7 +109,7 @@ def read_stat(pid: int) -> Stat | None:
 def identify(pid: int) -> Process | None:
     """Return the identity of the process that has ``pid`` now, or None."""
     stat = read_stat(pid)
-    return None if stat is None else Process(pid, stat.start_ticks, boot_id())
+    return None if stat is None else Process(pid, stat.start_ticks, here())
 
 
 def myself() -> Process:
@@ -90,11 +126,11 @@ def started_at_s(process: Process) -> float:
 
 
 def alive(process: Process) -> bool:
-    """Whether exactly this process still runs. A zombie does not."""
+    """Whether exactly this process still runs. A zombie does not. Raises ``ElsewhereError``."""
+    if not is_of_this_boot(process):
+        return False
     stat = read_stat(process.pid)
-    return (
-        stat is not None and not stat.dead and stat.start_ticks == process.start_ticks and process.boot_id == boot_id()
-    )
+    return stat is not None and not stat.dead and stat.start_ticks == process.start_ticks
 
 
 def everything() -> dict[int, Stat]:
@@ -139,7 +175,7 @@ class Census:
             return steps
 
         ordered = sorted(hits, key=lambda pid: (depth(pid), pid))
-        return [Process(pid, stats[pid].start_ticks, boot_id()) for pid in ordered]
+        return [Process(pid, stats[pid].start_ticks, here()) for pid in ordered]
 
     def environments(self, name: str) -> dict[Process, dict[str, str]]:
         """Return the environments of live processes, except this one, in which ``name`` is set."""
@@ -150,7 +186,7 @@ class Census:
             entries = self._environment(pid)
             if pid != mine and not stat.dead and any(entry.startswith(start) for entry in entries):
                 pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries)
-                found[Process(pid, stat.start_ticks, boot_id())] = {key: value for key, _, value in pairs}
+                found[Process(pid, stat.start_ticks, here())] = {key: value for key, _, value in pairs}
         return found
 
     def _count(self, left_by: Process | None) -> dict[int, Stat]:
@@ -276,10 +312,8 @@ def _frozen(left: list[Process], look: Callable[[], list[Process]], *, give_up_s
 
 
 def _is_live(process: Process, stats: Mapping[int, Stat]) -> bool:
-    stat = stats.get(process.pid)
-    return (
-        stat is not None and not stat.dead and stat.start_ticks == process.start_ticks and process.boot_id == boot_id()
-    )
+    stat = stats.get(process.pid) if is_of_this_boot(process) else None
+    return stat is not None and not stat.dead and stat.start_ticks == process.start_ticks
 
 
 def _below(roots: Iterable[int], stats: Mapping[int, Stat]) -> list[Process]:
@@ -290,7 +324,7 @@ def _below(roots: Iterable[int], stats: Mapping[int, Stat]) -> list[Process]:
     found: list[Process] = []
     level = [child for pid in roots for child in children.get(pid, [])]
     while level:
-        found += [Process(pid, stats[pid].start_ticks, boot_id()) for pid in level if not stats[pid].dead]
+        found += [Process(pid, stats[pid].start_ticks, here()) for pid in level if not stats[pid].dead]
         level = [child for pid in level for child in children.get(pid, [])]
     return found
 

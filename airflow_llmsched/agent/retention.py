@@ -1,9 +1,10 @@
 """Which checkpoints of a run may be deleted, by the attempt that has just saved one. Counts across attempts.
 
-Deleted is only what the run can do without: beyond the newest ``keep_last`` sealed ones of its line, and what earlier
-attempts have above the checkpoint that this one resumed from, once training has got there again. Never deleted is what
-this attempt resumed from, what someone holds (``agent.holds``), and, since the step just saved counts, the only sound
-one. An attempt that sees the folder of a later one has been taken for dead, and deletes nothing.
+Deleted is only what the run can do without: beyond the newest ``keep_last`` sealed ones of its line, not counting
+those that someone holds (``agent.holds``), and what earlier attempts have above the checkpoint that this one resumed
+from, once training has got there again. Never deleted is what this attempt resumed from, what someone holds, and, as
+the step just saved counts or is held, the only sound one. An attempt that sees the folder of a later one has been
+taken for dead, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -63,9 +64,12 @@ def prune(
     folders = {_NOBODY: root, **folders}
     saved = [found for age, path in folders.items() for found in _steps_in(path, age)]
     line = [each for each in saved if each.step <= (saved_step if each.path.parent == own else resumed_step)]
-    sealed = sorted(each for each in line if _is_sealed(each.path))
+    being_read = held(root, now_s=now_s)
+    # What is held is not counted: a later attempt may have gone on from below it, and then it would stand for one that
+    # the run can go on from.
+    sealed = sorted(each for each in line if each.path.resolve() not in being_read and _is_sealed(each.path))
     given_up = [each for each in saved if each.age not in (_NOBODY, attempt) and resumed_step < each.step <= saved_step]
-    spared = {*held(root, now_s=now_s), *([Path(resumed_from).resolve()] if resumed_from else [])}
+    spared = {*being_read, *([Path(resumed_from).resolve()] if resumed_from else [])}
     gone = [each.path for each in (*sealed[:-keep_last], *given_up) if each.path.resolve() not in spared]
     for path in gone:
         discard(path)

@@ -18,14 +18,34 @@ DONE = "done"
 
 _SHOWN_LINES = 20
 
+WORD_LIMIT_S = 2.0
+"""How long a helper's failure waits for word that the trainers are done. A gang that fails by it does so this late."""
+
 
 class Peer(NamedTuple):
-    """Another node of the gang. ``gone``: its supervisor died and left no exit record."""
+    """Another node of the gang, or, where one speaks for them, all others.
 
+    ``here``: its supervisor is there; ``armed``: all its ranks stand ready; ``done``: all its trainers, if it has any,
+    have exited 0; ``ending``: it, or one that is spoken for, has trainers and all of them did; ``gone``: its supervisor
+    has vanished, and ``how`` that is known.
+    """
+
+    here: bool = False
+    armed: bool = False
     started: bool = False
     done: bool = False
+    ending: bool = False
     gone: bool = False
     terminated: bool = False
+    how: str = "its supervisor is gone and left no word"
+
+    @property
+    def stage(self) -> int:
+        """How far its start has come."""
+        return 3 if self.started else 2 if self.armed else 1 if self.here else 0
+
+
+_STARTED = Peer(started=True)
 
 
 class LauncherEnd(NamedTuple):
@@ -36,7 +56,10 @@ class LauncherEnd(NamedTuple):
 
 
 class View(NamedTuple):
-    """Everything the decision rests on. Times are Unix seconds, limits seconds."""
+    """Everything the decision rests on. Times are Unix seconds, limits seconds.
+
+    ``num_ranks`` are this node's trainers, ``helpers`` the numbers of its members that are none.
+    """
 
     now_s: float
     node: str
@@ -54,6 +77,7 @@ class View(NamedTuple):
     lease_expired: bool = False
     lease_until_s: float = 0.0
     trouble: Verdict | None = None
+    helpers: frozenset[int] = frozenset()
 
 
 class Verdict(NamedTuple):
@@ -80,19 +104,26 @@ def decide(view: View) -> Verdict | None:
     return None
 
 
+def all_armed(view: View) -> bool:
+    """Whether every rank and helper of this node stands ready, or has started."""
+    return sum(1 for rank in view.ranks.values() if rank.wrapper) >= view.num_ranks + len(view.helpers)
+
+
 def all_started(view: View) -> bool:
-    """Whether every rank of this node has started."""
-    return sum(1 for rank in view.ranks.values() if rank.started_at_s is not None) >= view.num_ranks
+    """Whether every rank and helper of this node has started."""
+    num_started = sum(1 for rank in view.ranks.values() if rank.started_at_s is not None)
+    return num_started >= view.num_ranks + len(view.helpers)
 
 
 def all_done(view: View) -> bool:
     """Whether every rank of this node has exited 0."""
-    return sum(1 for rank in view.ranks.values() if _exited_0(rank)) >= view.num_ranks
+    return sum(1 for rank in _trainers(view) if _exited_0(rank)) >= view.num_ranks
 
 
 def describe_end(end: Mapping[str, Any], *, node: str) -> str:
     """Say how a rank ended, for people."""
-    who = f"rank {end['rank']} on node {node}"
+    member = end.get("who") or f"rank {end['rank']}"
+    who = f"{member} on node {node}"
     if end.get("start_error"):
         return f"{who} did not start: {end['start_error']}"
     if end["signal"] is not None:
@@ -117,7 +148,8 @@ def _terminated(view: View) -> Verdict | None:
 
 
 def _failed_rank(view: View) -> Verdict | None:
-    failed = [rank.end for rank in view.ranks.values() if rank.end is not None and not _exited_0(rank)]
+    ended = [rank for rank in view.ranks.values() if rank.end is not None and not _exited_0(rank)]
+    failed = [rank.end for rank in ended if rank.end is not None and not _is_excused(rank.end, view)]
     if not failed:
         return None
     first = min(failed, key=lambda end: (end["at_s"], end["rank"]))
@@ -126,7 +158,24 @@ def _failed_rank(view: View) -> Verdict | None:
         return Verdict(ABORTED, "start_failed", reason, first["rank"])
     if first["signal"] in (signal.SIGTERM, signal.SIGKILL) and (taken := _node_taken(view, view.node)):
         return taken
+    if first["signal"] == signal.SIGTERM and view.node in view.notices:
+        return _taken(view.node, view)  # a platform that says when it takes the node may tell the ranks at once
     return Verdict(ABORTED, "rank_failed", reason, first["rank"])
+
+
+def _is_excused(end: Mapping[str, Any], view: View) -> bool:
+    """Whether a helper's failure does not count, or not yet: one that loses its trainers may fail for that alone.
+
+    Once a trainer has exited 0 all must, within the exit grace, or the gang fails for that; word of it takes a moment.
+    """
+    if end["rank"] not in view.helpers or end.get("start_error"):
+        return False
+    is_ending = any(_exited_0(rank) for rank in _trainers(view)) or any(peer.ending for peer in view.peers.values())
+    return is_ending or view.now_s < end["at_s"] + WORD_LIMIT_S
+
+
+def _trainers(view: View) -> list[RankView]:
+    return [rank for number, rank in view.ranks.items() if number not in view.helpers]
 
 
 def _launcher_ended(view: View) -> Verdict | None:
@@ -140,8 +189,8 @@ def _launcher_ended(view: View) -> Verdict | None:
         if "EADDRINUSE" in end.log_tail or "address already in use" in end.log_tail.lower():
             text = f"port in use: {text}"
         return Verdict(ABORTED, "start_failed", f"{text}; its last lines:\n{_last(end.log_tail)}")
-    if (taken := _node_taken(view, view.node)) is not None:
-        return taken
+    if view.node in view.notices:
+        return _taken(view.node, view)
     return Verdict(ABORTED, "node_lost", f"the launcher of node {view.node} ended with {how} while its ranks ran")
 
 
@@ -150,7 +199,7 @@ def _last(text: str) -> str:
 
 
 def _left_early(view: View) -> Verdict | None:
-    left = [rank.end for rank in view.ranks.values() if rank.end is not None and _exited_0(rank)]
+    left = [rank.end for rank in _trainers(view) if rank.end is not None and _exited_0(rank)]
     if not left or (all_done(view) and all(peer.done for peer in view.peers.values())):
         return None
     first = min(left, key=lambda end: (end["at_s"], end["rank"]))
@@ -166,21 +215,19 @@ def _left_early(view: View) -> Verdict | None:
 def _start_limit(view: View) -> Verdict | None:
     if view.now_s < view.go_at_s + view.start_limit_s:
         return None
-    late = [node for node, peer in view.peers.items() if not peer.started]
-    if not all_started(view):
-        late.insert(0, view.node)
-    if not late:
+    own = Peer(here=True, armed=all_armed(view), started=all_started(view))
+    stages = {view.node: own.stage, **{node: peer.stage for node, peer in view.peers.items()}}
+    least = min(stages.values())
+    if least == _STARTED.stage:
         return None
-    names = ", ".join(late)
+    names = ", ".join(node for node, stage in stages.items() if stage == least)  # those the others wait for
     return Verdict(ABORTED, "start_timeout", f"not all ranks started within {view.start_limit_s:g} s: node {names}")
 
 
 def _lost_peer(view: View) -> Verdict | None:
     for node, peer in view.peers.items():
         if peer.gone or peer.terminated:
-            return _node_taken(view, node) or Verdict(
-                ABORTED, "node_lost", f"node {node} vanished: its supervisor is gone and left no word"
-            )
+            return _node_taken(view, node) or Verdict(ABORTED, "node_lost", f"node {node} vanished: {peer.how}")
     return None
 
 
@@ -203,6 +250,10 @@ def _node_taken(view: View, node: str) -> Verdict | None:
     deadline_s = view.notices.get(node)
     if deadline_s is None or view.now_s < deadline_s:
         return None
+    return _taken(node, view)
+
+
+def _taken(node: str, view: View) -> Verdict:
     outcome = TERMINATED if node == view.node else ABORTED
     return Verdict(outcome, "preempted", f"node {node} was preempted")
 

@@ -27,6 +27,16 @@ SUPERVISOR = "LLMSCHED_SUPERVISOR"
 """Identity of the node's supervisor, so that a rank wrapper notices its death."""
 GRACE_S = "LLMSCHED_GRACE_S"
 
+ROLE = "LLMSCHED_ROLE"
+"""What the process does in its gang, by the words of ``domain.roles.RoleKind``."""
+TRAINER = "trainer"
+MEMBER = "LLMSCHED_MEMBER"
+"""Number of a helper in its gang, from the world size on. A trainer's is its rank, and this is unset."""
+FIRST_RANK = "LLMSCHED_FIRST_RANK"
+"""First rank of the node, for the wrapper: set where the launcher does not count local ranks from it."""
+ADDRESSES = "LLMSCHED_ADDRESSES"
+"""Where helpers are reached, as JSON: by role, ``host:port`` of each in the order of their indexes."""
+
 CHANNEL = "LLMSCHED_CHANNEL"
 """Where the attempt's agents report."""
 ORIGIN = "LLMSCHED_ORIGIN"
@@ -38,8 +48,12 @@ METADATA_ADDRESS = "LLMSCHED_METADATA_ADDRESS"
 """Where that service is, if not at the address that all clouds use."""
 
 ORDERS = "orders.json"
+GATE = "gate.json"
+"""File in a node's spool that says when ranks that stand ready start their commands (``begin_s``, monotonic)."""
 LOGS = "logs"
 SPOOL_DIR = "spool"
+DAEMONS = "daemons"
+"""Folder of the first node in which mpirun's daemons are asked for: ``<address of the node>.json``."""
 
 _ATTEMPT_FOLDER = re.compile(r"g([0-9]{1,9})-a([0-9]{1,9})")
 
@@ -55,6 +69,11 @@ def attempt_of_folder(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def member_of(environ: Mapping[str, str]) -> int:
+    """Return the number of a process in its gang: a trainer's rank, or what a helper was given."""
+    return int(environ.get(MEMBER) or environ.get("RANK") or "0")
+
+
 def rank_spool_name(rank: int) -> str:
     """Return the file name of one rank's spool."""
     return f"rank-{rank}.jsonl"
@@ -63,6 +82,11 @@ def rank_spool_name(rank: int) -> str:
 def rank_log_name(rank: int) -> str:
     """Return the file name of one rank's log."""
     return f"rank-{rank}.log"
+
+
+def armed_record(*, rank: int, wrapper: str, at_s: float) -> dict[str, Any]:
+    """A rank stands ready to start its command. ``wrapper`` is the identity of the process that will."""
+    return {"kind": "armed", "rank": rank, "wrapper": wrapper, "at_s": at_s}
 
 
 def start_record(
@@ -81,9 +105,15 @@ def start_record(
 
 
 def end_record(
-    *, rank: int, exit_code: int | None, signal: int | None, at_s: float, start_error: str | None = None
+    *,
+    rank: int,
+    exit_code: int | None,
+    signal: int | None,
+    at_s: float,
+    start_error: str | None = None,
+    who: str | None = None,
 ) -> dict[str, Any]:
-    """A rank's command has ended, or (``start_error``) could not be started."""
+    """A rank's command has ended, or (``start_error``) could not be started. ``who`` it is, where that is a helper."""
     return {
         "kind": "end",
         "rank": rank,
@@ -91,6 +121,7 @@ def end_record(
         "signal": signal,
         "at_s": at_s,
         "start_error": start_error,
+        **({} if who is None else {"who": who}),
     }
 
 

@@ -19,7 +19,9 @@ class RestWord:
 
     def __init__(self, base_url: str, *, token: str = "") -> None:
         if urlsplit(base_url).scheme not in ("http", "https"):
-            raise SpecError(path="airflow-api", value=base_url, hint="must be an address such as http://localhost:8080")
+            raise SpecError(
+                path="--airflow-api", value=base_url, hint="must be an address such as http://localhost:8080"
+            )
         self._base_url = base_url.rstrip("/")
         self._token = token
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from airflow_llmsched.cli.state_root import state_root_option
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import snapshots
 from airflow_llmsched.control.allowances import Allowances
@@ -24,9 +25,7 @@ EXIT_FAILED = 1
 
 def budget(
     run: Annotated[str, typer.Argument(help="Run key, such as ls-2cv4byyv7ykvd6pja3ks.")],
-    state_root: Annotated[
-        Path, typer.Option("--state-root", envvar="AIRFLOW__LLMSCHED__STATE_ROOT", help="The deployment's state root.")
-    ],
+    state_root: Annotated[Path, state_root_option()],
     max_usd: Annotated[
         float | None, typer.Option("--max-usd", help="Dollars it may spend in all from now on. Without it, only look.")
     ] = None,
@@ -41,14 +40,14 @@ def budget(
         store = open_store(str(state_root))
         state = snapshots.rebuild(Journal(store, RunKey(run))).state
         if state.phase is RunPhase.NEW:
-            console.print(f"[red]no run {escape(run)} below {escape(str(state_root))}[/red]", soft_wrap=True)
+            typer.echo(f"error: no run {run} below {state_root}: give the run key of a run there", err=True)
             raise typer.Exit(EXIT_FAILED)
         allowances = Allowances(store, state.run)
         if max_usd is not None:
             allowances.allow(max_usd, at_s=SystemClock().now_s(), by=getpass.getuser())
         newest = allowances.newest()
     except LlmschedError as error:
-        Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
     allowed = "what its spec says" if newest is None else f"${newest.max_usd:,.2f}"
     console.print(f"run {escape(run)} is {state.phase} and may spend {allowed} in all", soft_wrap=True)

@@ -11,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from airflow_llmsched.cli import calibrate_rows
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import DataError, SpecError, StoreError
 from airflow_llmsched.learning import calibration_file
 from airflow_llmsched.learning.calibration import calibrate as fit
 from airflow_llmsched.objects.open import open_store
-from airflow_llmsched.planner.perf.calibration import Calibration, packaged
+from airflow_llmsched.planner.perf.calibration import Calibration, StepKind, packaged
 from airflow_llmsched.planner.perf.history import MIN_STEPS, measured_attempts
 from airflow_llmsched.planner.perf.measured import MeasuredStep
 from airflow_llmsched.reports import files
@@ -24,10 +25,12 @@ from airflow_llmsched.specs import loader
 
 EXIT_NOTHING = 1
 
+_RUNS = "Run folders, the report.json in them, or tables of measured steps (.csv)."
+
 
 def calibrate(
     spec: Annotated[Path, typer.Argument(help="The workload spec that the runs trained.", show_default=False)],
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or the report.json in them.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help=_RUNS, show_default=False)],
     state_root: Annotated[
         Path | None, typer.Option(help="State root whose planner is to use the fit; without it, nothing is kept.")
     ] = None,
@@ -55,19 +58,32 @@ def calibrate(
 
 
 def _measured(workload: WorkloadSpec, runs: Sequence[Path]) -> Sequence[MeasuredStep]:
-    return [step for run in runs for step in measured_attempts(files.read(run), workload)]
+    return [step for run in runs for step in _measured_in(run, workload)]
+
+
+def _measured_in(run: Path, workload: WorkloadSpec) -> Sequence[MeasuredStep]:
+    is_table = run.suffix.lower() == calibrate_rows.SUFFIX
+    return calibrate_rows.read_rows(run, workload) if is_table else measured_attempts(files.read(run), workload)
+
+
+_STEPS = {
+    StepKind.PLAIN: "most steps",
+    StepKind.MIXTURE: "mixtures of experts",
+    StepKind.HOST_BOUND: "those that wait for the host",
+}
 
 
 def _table(found: Calibration) -> Table:
     table = Table(title="what was fitted", title_justify="left")
-    for heading in ("accelerators", "attempts", "runs", "error of what was left out", "80 % of steps within"):
+    for heading in ("accelerators", "steps", "sources", "error of what was left out", "80 % of steps within"):
         table.add_column(heading)
     for generation, kind in found.kinds.items():
+        bands = (found.error_ratio_of_generation(generation, of) for of in StepKind)
         table.add_row(
             generation,
             str(sum(kind.num_rows_by_source.values())),
             str(len(kind.num_rows_by_source)),
             f"{kind.left_out_error_ratio:.1%}",
-            f"{kind.error_ratio:.1%}",
+            ", ".join(f"{band:.1%} ({_STEPS[of]})" for of, band in zip(StepKind, bands, strict=True)),
         )
     return table

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
+from airflow_llmsched.cli.plan_calibration import reckoned_with
 from airflow_llmsched.cli.plan_fleet import read_fleet
 from airflow_llmsched.codec import to_json
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.mixed import LikeNodes, explain_mixed, plan_mixed
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.specs import loader
 
 BETWEEN_SHAPES = ","
@@ -33,15 +36,15 @@ def read_kinds(gpus: str) -> list[LikeNodes]:
         fleet = read_fleet(part.strip(), nodes=None, slots=None, shape=None, usd_per_hour=None)
         if fleet.num_slots < fleet.shape.num_accelerators:
             hint = f"nodes of {fleet.shape.name} have {fleet.shape.num_accelerators} accelerators: fill whole ones"
-            raise SpecError(path="gpus", value=part, hint=hint)
+            raise SpecError(path="--gpus", value=part, hint=hint)
         kinds.append(LikeNodes(shape=fleet.shape, num_nodes=fleet.num_nodes))
     names = [kind.shape.name for kind in kinds]
     if len(set(names)) < len(names):
-        raise SpecError(path="gpus", value=gpus, hint="names a shape twice: add its accelerators up")
+        raise SpecError(path="--gpus", value=gpus, hint="names a shape twice: add its accelerators up")
     return kinds
 
 
-def plan_on_kinds(spec: Path, gpus: str, *, as_json: bool) -> bool:
+def plan_on_kinds(spec: Path, gpus: str, *, calibration: Calibration | None, as_json: bool) -> bool:
     """Plan, print the plan in words or as JSON, and tell whether there is one.
 
     Raises:
@@ -55,6 +58,7 @@ def plan_on_kinds(spec: Path, gpus: str, *, as_json: bool) -> bool:
         if workload.precision.compute not in kind.shape.accelerator.peak_flop_per_s:
             hint = f"{kind.shape.accelerator.name} has no such number format"
             raise SpecError(path="precision.compute", value=workload.precision.compute.value, hint=hint)
-    found = plan_mixed(workload, kinds)
-    typer.echo(to_json(found) if as_json else explain_mixed(found))
+    found = plan_mixed(workload, [replace(kind, calibration=calibration) for kind in kinds])
+    reckoned = "" if calibration is None else f"\n{reckoned_with(calibration)}"
+    typer.echo(to_json(found) if as_json else explain_mixed(found) + reckoned)
     return bool(found.plans)

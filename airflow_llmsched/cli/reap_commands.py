@@ -14,16 +14,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_llmsched.cli.airflow_word import RestWord
+from airflow_llmsched.cli.engines import open_engine, read_fleet_file
+from airflow_llmsched.cli.fleet_commands import FleetOption
+from airflow_llmsched.cli.state_root import state_root_option
 from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.arbiter_ground import Ground
+from airflow_llmsched.control.claim_reaping import ClaimFinding, ClaimReaper
 from airflow_llmsched.control.deployment import known_deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseFinding, LeaseReaper
+from airflow_llmsched.control.open_arbiter import open_ground
 from airflow_llmsched.control.open_clouds import open_adapter
+from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
 from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap
-from airflow_llmsched.control.reaping import Finding, Reaped, Reaper
-from airflow_llmsched.errors import LlmschedError, SpecError
+from airflow_llmsched.control.reaping import Finding, Reaper
+from airflow_llmsched.errors import CouldNotLookError, LlmschedError, SpecError, TransientError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine, ObjectStore
-from airflow_llmsched.registry import AdapterGroup, load
 from airflow_llmsched.telemetry.channel import open_witness
 
 EXIT_FAILED = 1
@@ -32,13 +38,14 @@ TOKEN_VARIABLE = "LLMSCHED_AIRFLOW_TOKEN"  # noqa: S105 - a name, not a token
 
 
 def reap(  # noqa: PLR0917 - options, all of them given by name
-    state_root: Annotated[
-        Path, typer.Option("--state-root", envvar="AIRFLOW__LLMSCHED__STATE_ROOT", help="The deployment's state root.")
-    ],
-    engine: Annotated[str, typer.Option("--engine", help="Name of the engine adapter to look at.")] = "local",
+    state_root: Annotated[Path, state_root_option()],
+    engine: Annotated[
+        str, typer.Option("--engine", help="Engine adapter to look at, a cluster of --fleet, or fleet for all of them.")
+    ] = "local",
     engine_options: Annotated[
         str, typer.Option("--engine-options", help="Its options, a JSON object; as in the DAG.")
     ] = "{}",
+    fleet: Annotated[Path | None, FleetOption] = None,
     clouds: Annotated[
         str,
         typer.Option("--clouds", help="Options of each cloud to look at by its name, a JSON object; as in the DAG."),
@@ -68,36 +75,120 @@ def reap(  # noqa: PLR0917 - options, all of them given by name
         store = open_store(str(state_root))
         owner = known_deployment_id(store)
         lease_reapers = _lease_reapers(clouds, store, owner)
-        reaper = Reaper(
-            store=store,
-            deployment_id=owner,
-            engine=_open_engine(engine, engine_options, state_root),
-            open_witness=open_witness,
-            ask=_asker(airflow_api, token, without_airflow=without_airflow),
-            clock=SystemClock(),
-        )
-        findings = reaper.look()
-        console.print(_table(findings) if findings else "nothing lives on this engine")
-        condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
-        reaped = [reaper.reap(finding) for finding in condemned] if yes else []
+        options = _object(engine_options, path="--engine-options", example='{"num_nodes": 2}')
+        ask = _asker(airflow_api, token, without_airflow=without_airflow)
+        reapers = _reapers(engine, options, state_root, fleet, store, owner, ask)
+        gangs = [_reap_gangs(console, each, reaper, yes=yes) for each, reaper in reapers.items()]
+        claimed = _claim_reapers(engine, options, state_root, fleet, store, ask)
+        claims = [_reap_claims(console, each, reaper, yes=yes) for each, reaper in claimed.items()]
         leases = [_reap_leases(console, name, each, yes=yes) for name, each in lease_reapers.items()]
     except LlmschedError as error:
-        Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
-    _say(console, condemned, reaped, num_leases=sum(each.num_condemned for each in leases), yes=yes)
-    if any(each.has_trouble for each in leases):
+    if any(each.has_trouble for each in (*gangs, *claims, *leases)):
         raise typer.Exit(EXIT_FAILED)
+    would = "" if yes else _would(*(sum(each.num_condemned for each in found) for found in (gangs, claims, leases)))
+    if would:
+        console.print(f"would {would}: repeat with --yes", soft_wrap=True)
+        raise typer.Exit(EXIT_WOULD_REAP)
+
+
+def _would(num_runs: int, num_claims: int, num_leases: int) -> str:
+    """Return what is left to reap, in words; empty: nothing."""
+    if not (num_runs or num_claims or num_leases):
+        return ""
+    also = f", give back what {num_claims} runs claim" if num_claims else ""
+    also += f" and give back {num_leases} leases" if num_leases else ""
+    return f"stop what lives of {num_runs} runs{also}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Leases:
-    """What came of one cloud's leases."""
+class _Done:
+    """What came of one engine's gangs, or one cloud's leases."""
 
     num_condemned: int
     has_trouble: bool
 
 
-def _reap_leases(console: Console, cloud: str, reaper: LeaseReaper, *, yes: bool) -> _Leases:
+def _reapers(  # noqa: PLR0917 - what one call of the command has opened
+    name: str,
+    options: dict[str, Any],
+    state_root: Path,
+    fleet: Path | None,
+    store: ObjectStore,
+    owner: str,
+    ask: AskAirflow,
+) -> dict[str, Reaper]:
+    """Return a reaper for each engine, each by itself: a cluster that is silent keeps nobody from the others."""
+    read = read_fleet_file(fleet)
+    names = [each.name for each in clusters_of(name, read)] if names_cluster(name, read) else [name]
+    opened = {each: open_engine(each, options, state_root=state_root, fleet=read) for each in names}
+    return {
+        each: _reaper(store, owner, engine, ask, _ground(engine, each, fleet, store)) for each, engine in opened.items()
+    }
+
+
+def _ground(engine: Engine, name: str, fleet: Path | None, store: ObjectStore) -> Ground | None:
+    return open_ground(engine, name, read_fleet_file(fleet), store=store, clock=SystemClock())
+
+
+def _reaper(store: ObjectStore, owner: str, engine: Engine, ask: AskAirflow, ground: Ground | None) -> Reaper:
+    return Reaper(
+        store=store,
+        deployment_id=owner,
+        engine=engine,
+        open_witness=open_witness,
+        ask=ask,
+        clock=SystemClock(),
+        ground=ground,
+    )
+
+
+def _reap_gangs(console: Console, name: str, reaper: Reaper, *, yes: bool) -> _Done:
+    try:
+        findings = reaper.look()
+    except CouldNotLookError as error:
+        typer.echo(f"error: {error}", err=True)
+        return _Done(num_condemned=0, has_trouble=True)
+    console.print(_table(name, findings) if findings else f"nothing lives on {escape(name)}")
+    condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
+    reaped = [reaper.reap(finding) for finding in condemned] if yes else []
+    for each in reaped:
+        for stopped in each.stopped:
+            console.print(f"stopped {escape(stopped)}", soft_wrap=True)
+        if each.trouble:
+            console.print(f"[yellow]{escape(each.run_key)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
+    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
+
+
+def _claim_reapers(  # noqa: PLR0917 - what one call of the command has opened
+    name: str, options: dict[str, Any], state_root: Path, fleet: Path | None, store: ObjectStore, ask: AskAirflow
+) -> dict[str, ClaimReaper]:
+    """Return a reaper for each engine that has claims. All clusters of a fleet are looked at as one."""
+    opened = open_engine(name, options, state_root=state_root, fleet=read_fleet_file(fleet))
+    ground = _ground(opened, name, fleet, store)
+    if ground is None:
+        return {}
+    return {name: ClaimReaper(ground, store=store, engine=opened, ask=ask, clock=SystemClock())}
+
+
+def _reap_claims(console: Console, name: str, reaper: ClaimReaper, *, yes: bool) -> _Done:
+    try:
+        findings = reaper.look()
+    except TransientError as error:
+        typer.echo(f"error: {error}", err=True)
+        return _Done(num_condemned=0, has_trouble=True)
+    if findings:
+        console.print(_claim_table(name, findings))
+    condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
+    reaped = [reaper.reap(finding) for finding in condemned] if yes else []
+    for each in reaped:
+        said = f"gave back what {escape(each.run)} claimed" if each.is_gone else ""
+        console.print(said or f"[yellow]{escape(each.run)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
+    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
+
+
+def _reap_leases(console: Console, cloud: str, reaper: LeaseReaper, *, yes: bool) -> _Done:
     findings = reaper.look()
     console.print(_lease_table(cloud, findings) if findings else f"nothing is rented in {escape(cloud)}")
     condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
@@ -106,47 +197,23 @@ def _reap_leases(console: Console, cloud: str, reaper: LeaseReaper, *, yes: bool
         said = f"gave back {escape(each.lease_id)}" if each.is_gone else ""
         trouble = f"[yellow]{escape(each.lease_id)}: {escape(each.trouble)}[/yellow]" if each.trouble else ""
         console.print(said or trouble, soft_wrap=True)
-    return _Leases(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
-
-
-def _say(console: Console, condemned: list[Finding], reaped: list[Reaped], *, num_leases: int, yes: bool) -> None:
-    for each in reaped:
-        for name in each.stopped:
-            console.print(f"stopped {escape(name)}", soft_wrap=True)
-        if each.trouble:
-            console.print(f"[yellow]{escape(each.run_key)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
-    if (condemned or num_leases) and not yes:
-        leases = f" and give back {num_leases} leases" if num_leases else ""
-        console.print(f"would stop what lives of {len(condemned)} runs{leases}: repeat with --yes", soft_wrap=True)
-        raise typer.Exit(EXIT_WOULD_REAP)
-    if any(each.trouble for each in reaped):
-        raise typer.Exit(EXIT_FAILED)
+    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
 
 
 def _asker(airflow_api: str, token: str, *, without_airflow: bool) -> AskAirflow:
     if airflow_api and without_airflow:
-        raise SpecError(path="without-airflow", hint="contradicts --airflow-api: give one of them")
+        raise SpecError(path="--without-airflow", hint="contradicts --airflow-api: give one of them")
     if airflow_api:
         return RestWord(airflow_api, token=token)
     word = AirflowWord.UNKNOWN if without_airflow else AirflowWord.COULD_NOT_ASK
     return lambda _dag_id, _run_id: word
 
 
-def _open_engine(name: str, options: str, state_root: Path) -> Engine:
-    given = _object(options, path="engine-options", example='{"num_nodes": 2}')
-    adapter = load(AdapterGroup.ENGINES, name)
-    try:
-        engine: Engine = adapter(**{"root": str(state_root.expanduser().resolve() / "engines" / name), **given})
-    except TypeError as error:
-        raise SpecError(path="engine-options", value=options, hint=str(error)) from error
-    return engine
-
-
 def _lease_reapers(clouds: str, store: ObjectStore, owner: str) -> dict[str, LeaseReaper]:
     """Return a reaper for each cloud. Connections are Airflow's: here the SDKs find credentials their own way."""
     example = '{"aws": {"regions": ["us-east-1"]}}'
     reapers = {}
-    for name, options in _object(clouds, path="clouds", example=example).items():
+    for name, options in _object(clouds, path="--clouds", example=example).items():
         if not isinstance(options, dict):
             raise SpecError(path=f"clouds.{name}", value=options, hint=f"must be a JSON object as in {example}")
         if "conn_id" in options:
@@ -184,10 +251,27 @@ def _lease_table(cloud: str, findings: Sequence[LeaseFinding]) -> Table:
     return table
 
 
-def _table(findings: tuple[Finding, ...]) -> Table:
+def _claim_table(engine: str, findings: Sequence[ClaimFinding]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("what lives", "DAG", "DAG run", "verdict", "why"):
-        table.add_column(name, overflow="fold")
+    for name in (f"who claims {engine}", "accelerators", "DAG", "DAG run", "verdict", "why"):
+        table.add_column(escape(name), overflow="fold")
+    for finding in findings:
+        claim = finding.claim
+        table.add_row(
+            escape(finding.run),
+            "waits" if claim.waits else str(claim.num_held),
+            escape(claim.dag_id or "?"),
+            escape(claim.run_id or "?"),
+            "[red]reap[/red]" if isinstance(finding.verdict, Reap) else "[green]spare[/green]",
+            escape(finding.verdict.reason),
+        )
+    return table
+
+
+def _table(engine: str, findings: tuple[Finding, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in (f"what lives on {engine}", "DAG", "DAG run", "verdict", "why"):
+        table.add_column(escape(name), overflow="fold")
     for finding in findings:
         reap_it = isinstance(finding.verdict, Reap)
         table.add_row(

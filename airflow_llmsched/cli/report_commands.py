@@ -39,7 +39,7 @@ def report_command(
             files.write_html(report, html)
             console.print(f"page written to {escape(str(html))}", soft_wrap=True)
     except (DataError, OSError) as error:
-        Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
 

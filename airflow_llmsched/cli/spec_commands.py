@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from airflow_llmsched.domain.queue_rules import QueueWish
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import job_of
 from airflow_llmsched.planner.perf.kv_cache import kv_cache_bytes_per_token
 from airflow_llmsched.planner.perf.parameters import count_parameters
-from airflow_llmsched.specs import json_schema, loader, reference
+from airflow_llmsched.specs import fleet_reference, json_schema, loader, reference, topology_reference
 from airflow_llmsched.specs.quantities import (
     format_duration_s,
     format_ratio,
@@ -32,9 +33,18 @@ EXIT_BAD_SPEC = 1
 
 def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page instead.")] = False,
+    of_fleet: Annotated[bool, typer.Option("--fleet", help="Of fleet files instead.")] = False,
+    of_topology: Annotated[bool, typer.Option("--topology", help="Of topology files instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of specs, for editors."""
-    typer.echo(reference.markdown() if markdown else json.dumps(json_schema.json_schema(), indent=2), nl=not markdown)
+    """Print the JSON Schema of specs, or of fleet or topology files, for editors."""
+    if of_fleet and of_topology:
+        raise typer.BadParameter("are two pages: ask for one of them", param_hint="--fleet, --topology")
+    if markdown:
+        page = topology_reference if of_topology else fleet_reference if of_fleet else reference
+        typer.echo(page.markdown(), nl=False)
+        return
+    kind = topology_reference if of_topology else fleet_reference if of_fleet else json_schema
+    typer.echo(json.dumps(kind.json_schema(), indent=2))
 
 
 def check(
@@ -69,6 +79,8 @@ def _rows(workload: WorkloadSpec) -> list[tuple[str, str]]:
     data = workload.data
     held_out = f"{format_ratio(data.held_out_ratio)} held out"
     rows.append(("data", ", ".join(part for part in (data.kind.value, data.source, held_out) if part)))
+    if workload.queue is not None:
+        rows.append(("queue", _queue(workload.queue)))
     gate = workload.evaluation.max_loss if workload.evaluation else None
     rows.append(("gate", "none" if gate is None else f"held-out loss at most {gate:g}"))
     return rows
@@ -78,7 +90,9 @@ def _model(workload: WorkloadSpec) -> str:
     if workload.model is None:
         return "none: the job states its own traffic and memory"
     count = count_parameters(workload.model)
+    looked_up = count.active - count.active_without_input_embedding
     active = f", {count.active:,} active per token" if count.active != count.total else ""
+    active += f" ({count.active_without_input_embedding:,} without the input embedding)" if active and looked_up else ""
     job = job_of(workload)
     trained = job.num_trained_parameters if job else count.total
     trains = f", {trained:,} trained" if trained != count.total else ""
@@ -113,6 +127,11 @@ def _budget(budget: BudgetSpec) -> str:
     if budget.max_usd is not None:
         parts.append(f"for at most {format_usd(budget.max_usd)}")
     return ", ".join(parts)
+
+
+def _queue(wish: QueueWish) -> str:
+    waits = "" if wish.max_wait_s is None else f", waits for at most {format_duration_s(wish.max_wait_s)}"
+    return f"team {wish.team}, class {wish.priority}{waits}"
 
 
 def _ranks(workload: WorkloadSpec) -> str:

@@ -29,6 +29,11 @@ class Allowance:
     v: int = FORMAT_VERSION
 
 
+def answer_command(run: RunKey) -> str:
+    """Return the command that answers a run that asks, in words of a shell."""
+    return f"llmsched budget {run} --max-usd N"
+
+
 class Allowances:
     """Those of one run."""
 

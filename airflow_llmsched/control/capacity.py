@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from airflow_llmsched.domain.identity import NodeId
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -12,12 +14,14 @@ class Standing:
 
     ``pace_ratio`` is how much longer a step took than was thought when that was last seen, and ``step_s`` what a step
     of the gang takes now; None: it has not shown it. ``cause`` is why it is asked now; empty: the run has no gang.
+    ``nodes`` are those that the gang is on, as its engine calls them.
     """
 
     left_ratio: float
     pace_ratio: float = 1.0
     step_s: float | None = None
     cause: str = ""
+    nodes: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

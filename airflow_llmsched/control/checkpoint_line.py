@@ -29,18 +29,21 @@ class CheckpointLine:
 
     ``takeovers`` are ordered by attempt, and their steps rise: a later one that went further back makes those before it
     needless. ``shared_until`` is the last attempt that saved in the root itself, None when none has: what lies there
-    then was put there by someone, and counts.
+    then was put there by someone, and counts. ``root`` is the folder below which the last attempt saves, as control
+    sees it; empty before the first, and where all attempts save below one.
     """
 
     takeovers: tuple[Takeover, ...] = ()
     shared_until: SavedBy | None = None
+    root: str = ""
 
-    def launched(self, by: SavedBy, *, step: int, own_folder: bool) -> CheckpointLine:
+    def launched(self, by: SavedBy, *, step: int, own_folder: bool, root: str = "") -> CheckpointLine:
         """Return the line once ``by`` is to go on from ``step``, saving in a folder of its own or in the root."""
         before = tuple(each for each in self.takeovers if each.step < step)
         return CheckpointLine(
             takeovers=(*before, Takeover(by=by, step=step))[-MAX_TAKEOVERS:],
             shared_until=self.shared_until if own_folder else by,
+            root=root,
         )
 
     def why_not(self, ref: CheckpointRef) -> str | None:

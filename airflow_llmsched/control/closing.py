@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
+from airflow_llmsched.control import commands as cmd
+from airflow_llmsched.control.arbiter_ground import Ground
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.control.task_files import newest_task_file
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Compatibility, Verdict, VerifyDepth
-from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
@@ -26,9 +28,18 @@ SPEC_FILE = "spec.json"
 
 
 def open_closing_driver(
-    store: ObjectStore, run_key: RunKey, *, engine: Engine, clock: Clock, dag_id: str = "", run_id: str = ""
+    store: ObjectStore,
+    run_key: RunKey,
+    *,
+    engine: Engine,
+    clock: Clock,
+    dag_id: str = "",
+    run_id: str = "",
+    ground: Ground | None = None,
 ) -> RunDriver:
     """Return a driver of which only ``release`` and what reads the journal may be called.
+
+    What the run claims of ``ground`` is given back; who gets it is decided by whoever waits for it.
 
     How long ranks get to end is the spec's word, or the default where the spec never came or is damaged. Raises
     ``StoreError``.
@@ -52,6 +63,7 @@ def open_closing_driver(
         checkpoints=_NoCheckpoints(),
         open_channel=_open_nothing,
         clock=clock,
+        arbiter=None if ground is None else _Returns(ground, run_key),
     )
 
 
@@ -80,6 +92,26 @@ def _plan_nothing(_workload: WorkloadSpec, _tree: TopologyTree, _excluded: froze
 
 def _open_nothing(_root: str) -> RunChannel:
     _refuse()
+
+
+class _Returns:
+    """An ``Arbitration`` that only gives back."""
+
+    # ruff: noqa: ARG002  (the protocol's signatures)
+
+    def __init__(self, ground: Ground, run: RunKey) -> None:
+        self.ground = ground.name
+        self._ground = ground
+        self._run = run
+
+    def choose(self, command: cmd.ChoosePlan, tree: TopologyTree, *, is_own: bool = False) -> NoReturn:
+        _refuse()
+
+    def order(self, key: AttemptKey) -> None:
+        _refuse()
+
+    def free(self, *, num_records: int, tree: Callable[[], TopologyTree]) -> None:
+        self._ground.free(self._run, num_records=num_records)
 
 
 class _NoCheckpoints:

@@ -33,7 +33,7 @@ class ChoosePlan:
     ``first`` is set until the generation has launched: a plan made before the run opened may serve. ``unfenced`` are
     the channels of gangs that ended without a witness: their agents must have fenced themselves first. ``newest`` is
     the newest sound checkpoint of ``line``, None while nobody has looked; ``pace_ratio`` how much longer a step takes
-    than was predicted.
+    than was predicted. The driver adds ``num_records``, here and below: how much of the journal it has read.
     """
 
     keep: Plan | None
@@ -44,6 +44,7 @@ class ChoosePlan:
     newest: CheckpointRef | None = None
     line: CheckpointLine = field(default_factory=CheckpointLine)
     pace_ratio: float = 1.0
+    num_records: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +65,10 @@ class ChooseCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordIntent:
-    """Record that a gang is about to be submitted under ``key``."""
+    """Record that a gang is about to be submitted under ``key``, and below which folder it saves by ``plan``."""
 
     key: AttemptKey
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class WatchGang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """Say whether the gang is to go on where it is, and whether the budget lasts. ``cause`` is why it is asked now.
+    """Say whether the gang on ``nodes`` is to go on where it is, and whether the budget lasts; ``cause`` is why now.
 
     ``progress`` are the newest of earlier reviews, oldest first; ``last_step`` the last step that anyone has seen.
     The driver adds what the run has spent and may spend, which the machine does not know.
@@ -103,6 +105,7 @@ class Review:
     launched_at_s: float
     resumed_step: int
     last_step: int
+    nodes: tuple[NodeId, ...] = ()
     line: CheckpointLine = field(default_factory=CheckpointLine)
     progress: tuple[ProgressPoint, ...] = ()
     pace_ratio: float = 1.0
@@ -138,6 +141,7 @@ class FinishRun:
     last_step: int | None
     line: CheckpointLine = field(default_factory=CheckpointLine)
     note: str = ""
+    num_records: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,7 @@ class FailRun:
 
     reason: str
     fault: Fault | None
+    num_records: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,7 @@ class CancelRun:
     reason: str
     through: AttemptKey
     unlaunched: AttemptKey | None = None
+    num_records: int = 0
 
 
 Command = (

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.domain.checkpoint import CheckpointRef, VerifyDepth
 from airflow_llmsched.domain.health import Fault
-from airflow_llmsched.domain.identity import RunKey, RunOrigin
+from airflow_llmsched.domain.identity import NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import WorkloadSpec
 
@@ -21,7 +22,10 @@ class RunContext:
     ``owner`` names who acts (a task-instance id): ``cancel`` by any other than the last to ``start`` does nothing.
     ``owner_since_s`` is when it set out (None: when it calls ``start``): of two that begin, the later one is right.
     ``origin`` is what its gangs say of themselves. ``command`` and ``environment`` are what every rank runs with;
-    ``checkpoint_root`` is what all attempts save below.
+    ``checkpoint_root`` is what all attempts save below, but on clusters, and in regions that are rented in, with a
+    storage of their own: ``places``.
+    ``unfit`` are nodes that nothing may be launched on, and why: checks before the run spoke against them.
+    ``checked_as`` is what those checks claim as, where they do: what they hold becomes the run's at its first launch.
     ``first_plan`` is used for the first launch while its nodes are free. ``num_steps`` is how many steps a complete run
     has (None: exit 0 is success). ``deadline_s`` is absolute, in Unix seconds. A run waits up to ``capacity_wait_s``
     for what it needs. A gang is reviewed every ``review_every_s`` (None: never). ``channel_dir`` is where channels
@@ -35,6 +39,8 @@ class RunContext:
     checkpoint_root: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    unfit: Mapping[NodeId, str] = field(default_factory=dict)
+    checked_as: RunKey | None = None
     first_plan: Plan | None = None
     num_steps: int | None = None
     deadline_s: float | None = None
@@ -53,6 +59,7 @@ class RunContext:
     review_every_s: float | None = None
     verify_depth: VerifyDepth = VerifyDepth.CONTENT
     channel_dir: str = ""
+    places: Mapping[str, CheckpointPlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,30 +10,38 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from airflow_llmsched.checkpoints.copying import copy_checkpoint
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.arbiter import Arbitration
+from airflow_llmsched.control.bringing import Bringer, CopyCheckpoint
 from airflow_llmsched.control.capacity import CapacityChooser, Holds, Standing, Waits
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.fencing import Fences
+from airflow_llmsched.control.fit_nodes import without
+from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.control.launch import build_gang, channel_root_of
-from airflow_llmsched.control.planning import Planner, choose_plan, retry_at_s
+from airflow_llmsched.control.places import CheckpointPlaces, region_name
+from airflow_llmsched.control.planning import Planner, choose_plan, refused_yet, retry_at_s
 from airflow_llmsched.control.poller import MAX_BACKOFF_S
 from airflow_llmsched.control.records import read_all
-from airflow_llmsched.control.rented_nodes import only_rented
+from airflow_llmsched.control.rented_nodes import TermsOf, not_joined, only_rented
 from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.control.reviewing import Reviewer
 from airflow_llmsched.control.watching import Unseen, ask
 from airflow_llmsched.domain.decision import Decision, Finish
+from airflow_llmsched.domain.fleet import cluster_of, own_name
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault, FaultKind
-from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.lease import Lease
+from airflow_llmsched.domain.topology import NO_TERMS, TopologyTree
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, TransientError
 from airflow_llmsched.planner.policies.failure import decide
-from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
+from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, EngineFeature, RunChannel
 
 _PREPARE = EffectPoint("run.prepare_channel")
 _SUBMIT = EffectPoint("run.submit")
@@ -47,6 +55,9 @@ STOP_SETTLE_S = 15.0
 """How long an engine may take to report an end beyond the grace it was given."""
 
 STOP_POLL_S = 0.1
+
+JOIN_S = 300.0
+"""For how long the rest of what is rented is waited for once some of it has joined the engine."""
 
 
 class Effects:
@@ -62,19 +73,28 @@ class Effects:
         open_channel: Callable[[str], RunChannel],
         clock: Clock,
         leases: Callable[[], Sequence[Lease]] = tuple,
+        terms_of: TermsOf = lambda _: NO_TERMS,
         capacity: CapacityChooser | None = None,
+        copy: CopyCheckpoint = copy_checkpoint,
+        arbiter: Arbitration | None = None,
     ) -> None:
         """``leases`` tells what the run has rented: where the engine has such nodes, it plans on no others.
 
-        ``capacity`` chooses what is rented; None: nobody does, or somebody has.
+        ``terms_of`` tells the terms of a lease, at which its nodes are planned on.
+        ``capacity`` chooses what is rented; None: nobody does, or somebody has. ``copy`` is how checkpoints get to
+        another cluster. ``arbiter`` shares the engine's nodes among runs; None: the engine does, or nobody.
         """
+        self._arbiter = arbiter
         self._leases = leases
+        self._terms_of = terms_of
         self._capacity = capacity
         self._reviewer = Reviewer(context=context, capacity=capacity)
         self._context = context
         self._engine = engine
         self._planner = planner
-        self._shelf = CheckpointShelf(checkpoints, context.checkpoint_root, context.verify_depth)
+        self._places = CheckpointPlaces(context.checkpoint_root, context.places, cluster_named=self._cluster_named)
+        self._shelf = CheckpointShelf(checkpoints, self._places, context.verify_depth)
+        self._bringer = Bringer(self._places, shelf=self._shelf, copy=copy, clock=clock)
         self._open_channel = open_channel
         self._clock = clock
         self._fences = Fences(
@@ -104,6 +124,7 @@ class Effects:
         """Do what ``command`` says and return what happened, in order. Tries again where nobody could look.
 
         Raises:
+            JournalRaceError: somebody who had read more of the journal claims nodes for the run: read it again.
             TransientError: an outside system could not be asked ``max_look_errors`` times in a row, or its answer is
                 unknown. Nothing is to be concluded; the same command may be performed again later.
             SpecError: the engine cannot express the gang.
@@ -112,6 +133,8 @@ class Effects:
         for _ in range(self._context.max_look_errors):
             try:
                 return self._table[type(command)](command)
+            except JournalRaceError:
+                raise
             except TransientError:
                 self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_BACKOFF_S)
@@ -157,6 +180,14 @@ class Effects:
             self.stop(handle)
         return tuple(handle.key.name for handle in live)
 
+    def free(self, *, num_records: int) -> None:
+        """Give back the nodes that the run holds, once nothing of it is alive. Raises ``StoreError``.
+
+        Who gets them is decided here as well, if it can be: whoever waits sees to it otherwise.
+        """
+        if self._arbiter is not None:
+            self._arbiter.free(num_records=num_records, tree=self._engine.topology)
+
     def _abandon(self, key: AttemptKey | None) -> None:
         """Give up an attempt whose gang nobody has seen, before the run's live gangs are looked for.
 
@@ -190,9 +221,35 @@ class Effects:
         refused = self._hold(command)
         if refused is not None:
             return (refused,)
-        tree = self._engine.topology()
-        tree = only_rented(tree, self._leases()) or tree
+        tree, leases = self._engine.topology(), self._leases()
+        rented = only_rented(tree, leases, terms_of=self._terms_of)
+        waits = self._not_joined(command, tree if rented else None, leases)
+        if waits and (rented is None or self._joins(command)):
+            return (refused_yet(waits, command, self._context, now_s=self._clock.now_s()),)
+        if self._arbiter is not None:
+            return (self._arbiter.choose(command, rented or tree, is_own=rented is not None),)
+        tree = without(rented or tree, self._context.unfit)
         return (choose_plan(command, self._context, tree, self._planner, now_s=self._clock.now_s()),)
+
+    def _not_joined(self, command: cmd.ChoosePlan, tree: TopologyTree | None, leases: Sequence[Lease]) -> str:
+        """Say which rented machines the engine has yet to get; before the first launch, also which it cannot use."""
+        if EngineFeature.NODES_ARE_FIXED in self._engine.features:
+            return ""
+        return not_joined(leases, tree, must_be_usable=command.first)
+
+    def _joins(self, command: cmd.ChoosePlan) -> bool:
+        """Whether machines may yet follow those that have joined: a gang of the first few would leave them idle."""
+        now_s = self._clock.now_s()
+        since_s = now_s if command.waiting_since_s is None else command.waiting_since_s
+        return now_s - since_s < min(JOIN_S, self._context.capacity_wait_s)
+
+    def _cluster_named(self, node: NodeId) -> str:
+        """Return the region that a node was rented in, where regions have storages of their own; else its cluster."""
+        if any("/" in name for name in self._context.places):
+            for lease in self._leases():
+                if any(node in (each.id, each.address) for each in lease.nodes):
+                    return region_name(lease.pool.cloud, lease.pool.region)
+        return cluster_of(node)
 
     def _hold(self, command: cmd.ChoosePlan) -> ev.PlanRefused | None:
         """Have capacity to plan on, where somebody chooses it; else return why there is none, and when to ask again."""
@@ -222,13 +279,19 @@ class Effects:
             required=required,
             at_s=self._clock.now_s(),
         )
+        if isinstance(chosen, ev.CheckpointChosen):
+            chosen = self._bringer.bring(chosen, command.plan)
         return (chosen,)
 
     def _record_intent(self, command: cmd.RecordIntent) -> tuple[ev.AnyEvent, ...]:
         root = channel_root_of(self._context, command.key)
         own_folder = self._context.workload.checkpoint.separate_paths
         intended = ev.LaunchIntended(
-            at_s=self._clock.now_s(), key=command.key, channel_root=root, own_folder=own_folder
+            at_s=self._clock.now_s(),
+            key=command.key,
+            channel_root=root,
+            own_folder=own_folder,
+            checkpoint_root=self._places.of(command.plan).root if len(self._places.all) > 1 else "",
         )
         return (intended,)
 
@@ -240,13 +303,14 @@ class Effects:
             self._give_up(command.key)
             reason = "a gang of the run that nobody knew of has been stopped, not all of it in sight"
             return (ev.LaunchRefused(at_s=fence.at_s, reason=reason, retry_at_s=fence.until_s),)
-        nodes = command.plan.placement.nodes
+        nodes = [own_name(node) for node in command.plan.placement.nodes]
         with _PREPARE:
             links = self._open_channel(command.channel_root).prepare(nodes, at_s=self._clock.now_s())
         gang = build_gang(
             self._context,
             key=command.key,
             plan=command.plan,
+            place=self._places.of(command.plan),
             channel_root=command.channel_root,
             checkpoint=command.checkpoint,
             own_folder=command.own_folder,
@@ -324,15 +388,18 @@ class Effects:
         if checkpoint is None:
             note = f"no sound checkpoint below {self._context.checkpoint_root}: there is nothing to evaluate or resume"
             note += "".join(f"; {reason}" for reason in self._shelf.unsound(command.line, above_step=-1))
+        self.free(num_records=command.num_records)
         done = ev.RunSucceeded(at_s=self._clock.now_s(), checkpoint=checkpoint, last_step=last_step, note=note)
         return (*seen, done)
 
     def _fail(self, command: cmd.FailRun) -> tuple[ev.AnyEvent, ...]:
+        self.free(num_records=command.num_records)
         return (ev.RunFailed(at_s=self._clock.now_s(), reason=command.reason, fault=command.fault),)
 
     def _cancel(self, command: cmd.CancelRun) -> tuple[ev.AnyEvent, ...]:
         self._abandon(command.unlaunched)
         stopped = self.stop_live(through=command.through)
+        self.free(num_records=command.num_records)
         return (ev.RunCancelled(at_s=self._clock.now_s(), stopped=stopped),)
 
     def _ask_to_leave(self, command: cmd.StopGang) -> None:

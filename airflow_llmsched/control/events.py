@@ -15,7 +15,7 @@ from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.decision import Decision
 from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.domain.health import Fault
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.ledger import Span
 from airflow_llmsched.domain.plan import Plan
 
@@ -94,6 +94,34 @@ class PlanRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The run waits its turn since ``since_s``; ``again_at_s`` is when to look again at the latest.
+
+    ``start_s`` is when it is expected to start (None: nobody knows); with ``is_promised``, nobody who starts before it
+    delays that.
+    """
+
+    at_s: float
+    reason: str
+    again_at_s: float
+    since_s: float
+    start_s: float | None = None
+    is_promised: bool = False
+    kind: Literal["queued"] = "queued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YieldOrdered:
+    """The gang is to save and leave, so that run ``to`` can start: by ``by_s``, if it can (None: at once)."""
+
+    at_s: float
+    key: AttemptKey
+    to: RunKey
+    by_s: float | None = None
+    kind: Literal["yield_ordered"] = "yield_ordered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Woke:
     """The wait for capacity is over."""
 
@@ -103,10 +131,14 @@ class Woke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceAwaited:
-    """Ranks of an ended gang may be alive on ``nodes``, unseen: nothing is launched before ``until_s``."""
+    """Ranks of an ended gang may be alive on ``nodes``, unseen: nothing is launched before ``until_s``.
+
+    Unless they are known to be dead before: at ``again_at_s`` it is worth looking (None: at no time).
+    """
 
     at_s: float
     until_s: float
+    again_at_s: float | None = None
     nodes: tuple[NodeId, ...] = ()
     kind: Literal["fence_awaited"] = "fence_awaited"
 
@@ -145,13 +177,15 @@ class CheckpointMissing:
 class LaunchIntended:
     """A gang is about to be submitted under ``key``, with the plan and checkpoint chosen last.
 
-    ``own_folder``: it saves in a folder of its own below the checkpoint root, not in the root itself.
+    ``own_folder``: it saves in a folder of its own below the checkpoint root, not in the root itself. That is
+    ``checkpoint_root``, as control sees it; empty where the run has only one.
     """
 
     at_s: float
     key: AttemptKey
     channel_root: str
     own_folder: bool = False
+    checkpoint_root: str = ""
     kind: Literal["launch_intended"] = "launch_intended"
 
 
@@ -382,6 +416,8 @@ AnyEvent = (
     | OthersStopped
     | PlanChosen
     | PlanRefused
+    | Queued
+    | YieldOrdered
     | Woke
     | FenceAwaited
     | CheckpointChosen

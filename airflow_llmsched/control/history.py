@@ -68,7 +68,7 @@ def _first(known: Fault | None, new: Fault) -> Fault:
 
 
 _BEFORE_LAUNCH = frozenset({RunPhase.CLOSING, RunPhase.PLANNING, RunPhase.RESUMING, RunPhase.READY, RunPhase.LAUNCHING})
-_RECOVERING = frozenset({RunPhase.MOVING, RunPhase.RECOVERING, RunPhase.ASSESSING})
+_RECOVERING = frozenset({RunPhase.MOVING, RunPhase.YIELDING, RunPhase.RECOVERING, RunPhase.ASSESSING})
 _GIVING_BACK = frozenset({RunPhase.ENDING, RunPhase.FINISHING, RunPhase.FAILING, RunPhase.CANCELLING})
 _NEW_WORKER = (ev.Resumed, ev.Reopened)
 _BESIDE_THE_STORY = (ev.SpanNoted, ev.NoticeReceived, ev.CheckpointSeen, ev.LookFailed, ev.Released)

@@ -55,6 +55,16 @@ class LaunchIntents:
             raise StoreError(f"{self._store.uri}/{name} is damaged: what it stood for is unknown; remove it") from error
 
 
+def preflight_intents(store: ObjectStore, run: RunKey) -> LaunchIntents:
+    """Return the notes of the checks of nodes for ``run``, which is the key of the run itself."""
+    return LaunchIntents(store, f"runs/{run}/preflight-launches/")
+
+
+def side_intents(store: ObjectStore, run: RunKey) -> tuple[AttemptKey, ...]:
+    """Return every launch noted for ``run`` beside its training. Raises ``StoreError``."""
+    return (*evaluation_intents(store, run).noted(), *preflight_intents(store, run).noted())
+
+
 def evaluation_intents(store: ObjectStore, run: RunKey) -> LaunchIntents:
     """Return the notes of the evaluations of ``run``, which is the key of the run itself."""
     return LaunchIntents(store, f"runs/{run}/evaluation-launches/")

@@ -56,7 +56,10 @@ class JournalRaceError(TransientError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One line about a run, for lists. ``phase`` is a ``machine.RunPhase``; times are Unix seconds."""
+    """One line about a run, for lists. ``phase`` is a ``machine.RunPhase``; times are Unix seconds.
+
+    ``asks`` is what somebody is to decide about its budget; empty: nothing.
+    """
 
     run_key: RunKey
     phase: str
@@ -71,6 +74,7 @@ class RunSummary:
     world_size: int | None = None
     released: bool = False
     reason: str = ""
+    asks: str = ""
     v: int = FORMAT_VERSION
 
 

@@ -9,6 +9,7 @@ command is safe to repeat.
                     | +-------------- ASSESSING < RECOVERING <---+
                     |   nothing left to train: FINISHING         v now and then
                     +------------------------------- MOVING < REVIEWING > WATCHING
+                    +------------------------------- YIELDING < ordered
     deadline: ENDING > FAILING > FAILED          cancel, from anywhere: CANCELLING > CANCELLED
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_llmsched.control import commands as cmd
@@ -99,6 +101,7 @@ def _reopened(state: RunState, event: ev.Reopened) -> RunState:
         too_late=None,
         keep_plan=True,
         waiting_since_s=None,
+        queued=None,
         released=False,
     )
 
@@ -112,9 +115,11 @@ def _others_stopped(state: RunState, _event: ev.OthersStopped) -> RunState:
 
 
 def _woke(state: RunState, event: ev.Woke) -> RunState:
-    if state.fence_until_s is not None and event.at_s < state.fence_until_s:
-        return replace(state, waiting_until_s=state.fence_until_s)
-    unfenced = state.unfenced if state.fence_until_s is None else ()
+    waiting_until_s = state.waiting_until_s
+    if state.fence_until_s is not None and waiting_until_s is not None and event.at_s < waiting_until_s:
+        return state
+    is_fenced = state.fence_until_s is not None and event.at_s >= state.fence_until_s
+    unfenced = () if is_fenced else state.unfenced
     return replace(state, phase=RunPhase.PLANNING, fence_until_s=None, unfenced=unfenced)
 
 
@@ -123,18 +128,37 @@ def _fence_awaited(state: RunState, event: ev.FenceAwaited) -> RunState:
     return replace(
         state,
         phase=RunPhase.WAITING,
-        waiting_until_s=event.until_s,
+        waiting_until_s=event.until_s if event.again_at_s is None else event.again_at_s,
         fence_until_s=event.until_s,
         reason=f"waits until ranks that may be alive{where}, unseen, have been ended by their own agents",
     )
 
 
 def _plan_chosen(state: RunState, event: ev.PlanChosen) -> RunState:
-    return replace(state, phase=RunPhase.RESUMING, plan=event.plan, keep_plan=True)
+    return replace(state, phase=RunPhase.RESUMING, plan=event.plan, keep_plan=True, queued=None)
 
 
 def _plan_refused(state: RunState, event: ev.PlanRefused) -> RunState:
     return _wait_or_fail(state, at_s=event.at_s, until_s=event.retry_at_s, reason=event.reason)
+
+
+def _queued(state: RunState, event: ev.Queued) -> RunState:
+    until = "" if event.start_s is None else f"{datetime.fromtimestamp(event.start_s, UTC):%Y-%m-%d %H:%M} UTC"
+    start = f"; {'starts by' if event.is_promised else 'expected to start at'} {until}" if until else ""
+    return replace(
+        state,
+        phase=RunPhase.WAITING,
+        waiting_since_s=None,  # a place in the queue has its own limit
+        waiting_until_s=event.again_at_s,
+        reason=f"{event.reason}{start}",
+        keep_plan=False,
+        queued=event,
+    )
+
+
+def _yield_ordered(state: RunState, event: ev.YieldOrdered) -> RunState:
+    _require_current(state, event)
+    return replace(state, phase=RunPhase.YIELDING, reason=f"makes room for run {event.to}, which goes first")
 
 
 def _checkpoint_chosen(state: RunState, event: ev.CheckpointChosen) -> RunState:
@@ -155,7 +179,9 @@ def _launch_intended(state: RunState, event: ev.LaunchIntended) -> RunState:
         state,
         phase=RunPhase.LAUNCHING,
         # At once, not when it is known to run: a worker may die in between, and the gang live.
-        line=state.line.launched(SavedBy.of_key(event.key), step=step, own_folder=event.own_folder),
+        line=state.line.launched(
+            SavedBy.of_key(event.key), step=step, own_folder=event.own_folder, root=event.checkpoint_root
+        ),
         own_folder=event.own_folder,
         attempt=event.key.attempt,
         channel_root=event.channel_root,
@@ -247,7 +273,7 @@ def _stopped(state: RunState, event: ev.Stopped) -> RunState:
         return replace(state, phase=RunPhase.FINISHING, fault=None, reason="")
     if state.phase is RunPhase.RECOVERING:
         return replace(state, phase=RunPhase.ASSESSING)
-    if state.phase is RunPhase.MOVING:
+    if state.phase in (RunPhase.MOVING, RunPhase.YIELDING):
         return replace(state, phase=RunPhase.PLANNING, keep_plan=False)
     reason = state.reason if state.too_late is None else _too_late(state, state.too_late)
     saved = f"the newest sound checkpoint is that of step {state.newest.step}" if state.newest else "nothing was saved"
@@ -338,7 +364,13 @@ def _wait_or_fail(state: RunState, *, at_s: float, until_s: float | None, reason
         return _failing(state, reason=reason)
     since_s = at_s if state.waiting_since_s is None else state.waiting_since_s
     return replace(
-        state, phase=RunPhase.WAITING, waiting_since_s=since_s, waiting_until_s=until_s, reason=reason, keep_plan=False
+        state,
+        phase=RunPhase.WAITING,
+        waiting_since_s=since_s,
+        waiting_until_s=until_s,
+        reason=reason,
+        keep_plan=False,
+        queued=None,
     )
 
 
@@ -350,7 +382,9 @@ def _newer(known: CheckpointRef | None, found: CheckpointRef | None) -> Checkpoi
 
 def _require_current(
     state: RunState,
-    event: ev.GangEnded | ev.FaultDetected | ev.Stopped | ev.LookFailed | ev.ReviewDue | ev.Reviewed,
+    event: (
+        ev.GangEnded | ev.FaultDetected | ev.Stopped | ev.LookFailed | ev.ReviewDue | ev.Reviewed | ev.YieldOrdered
+    ),
 ) -> None:
     if event.key != state.key:
         raise _impossible(state, event)
@@ -425,6 +459,7 @@ def _review(state: RunState) -> cmd.Command:
         launched_at_s=state.launched_at_s or 0.0,
         resumed_step=resumed_step,
         last_step=max(resumed_step, state.last_step or 0),
+        nodes=_plan_of(state).placement.nodes,
         line=state.line,
         progress=state.progress,
         pace_ratio=state.pace_ratio,
@@ -467,13 +502,14 @@ _COMMANDS: Mapping[RunPhase, Callable[[RunState], cmd.Command]] = {
     RunPhase.PLANNING: _choose_plan,
     RunPhase.WAITING: lambda state: cmd.WaitForCapacity(until_s=state.waiting_until_s or 0.0),
     RunPhase.RESUMING: lambda state: cmd.ChooseCheckpoint(plan=_plan_of(state), newest=state.newest, line=state.line),
-    RunPhase.READY: lambda state: cmd.RecordIntent(key=state.next_key),
+    RunPhase.READY: lambda state: cmd.RecordIntent(key=state.next_key, plan=_plan_of(state)),
     RunPhase.LAUNCHING: _launch,
     RunPhase.WATCHING: _watch_gang,
     RunPhase.RECOVERING: _stop_to_recover,
     RunPhase.ASSESSING: _assess,
     RunPhase.REVIEWING: _review,
     RunPhase.MOVING: _stop_and_save,
+    RunPhase.YIELDING: _stop_and_save,
     RunPhase.ENDING: _stop_and_save,
     RunPhase.FINISHING: _finish,
     RunPhase.FAILING: lambda state: cmd.FailRun(reason=state.reason, fault=state.fault),
@@ -493,6 +529,8 @@ _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunSta
     ev.OthersStopped: (frozenset({RunPhase.CLOSING}), _others_stopped),
     ev.PlanChosen: (frozenset({RunPhase.PLANNING}), _plan_chosen),
     ev.PlanRefused: (frozenset({RunPhase.PLANNING}), _plan_refused),
+    ev.Queued: (frozenset({RunPhase.PLANNING}), _queued),
+    ev.YieldOrdered: (frozenset({RunPhase.WATCHING}), _yield_ordered),
     ev.Woke: (frozenset({RunPhase.WAITING}), _woke),
     ev.FenceAwaited: (frozenset({RunPhase.PLANNING}), _fence_awaited),
     ev.CheckpointChosen: (frozenset({RunPhase.RESUMING}), _checkpoint_chosen),
@@ -510,7 +548,7 @@ _HANDLERS: Mapping[type[Any], tuple[frozenset[RunPhase] | None, Callable[[RunSta
     ev.Reviewed: (frozenset({RunPhase.REVIEWING}), _reviewed),
     ev.DeadlineReached: (_BEFORE_LAUNCH | _HAS_GANG, _deadline_reached),
     ev.Stopped: (
-        frozenset({RunPhase.RECOVERING, RunPhase.MOVING, RunPhase.ENDING, RunPhase.CANCELLING}),
+        frozenset({RunPhase.RECOVERING, RunPhase.MOVING, RunPhase.YIELDING, RunPhase.ENDING, RunPhase.CANCELLING}),
         _stopped,
     ),
     ev.CheckpointSeen: (_OPEN, _checkpoint_seen),

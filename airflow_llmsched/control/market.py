@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.errors import CouldNotLookError
-from airflow_llmsched.planner.market.offers import OfferTable, rank
+from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
+from airflow_llmsched.planner.market.offers import OfferTable, Weights, rank
 from airflow_llmsched.ports import Cloud, PriceSource
 
 TOO_DEAR = "above the highest price allowed"
+TO_BE_BOUGHT = "to be bought first"
 
 
 class CloudSource:
@@ -38,6 +40,26 @@ class Market:
     quotes: tuple[Quote, ...]
     rejections: Mapping[str, int]
     num_offers: int
+    to_buy: tuple[Quote, ...] = ()
+    """What could be rented once somebody has bought it, cheapest first: in no ``quotes``, for nobody has."""
+
+    @property
+    def asks(self) -> str:
+        """Return in words what to buy, and how, where that would be cheaper than all that can be rented, or all.
+
+        Empty where it would not.
+        """
+        purchase = self.to_buy[0].offer.purchase if self.to_buy else None
+        if purchase is None or (self.quotes and self.quotes[0].total_usd <= self.to_buy[0].total_usd):
+            return ""
+        beside = ""
+        if self.quotes:
+            beside = f", where the cheapest that can be rented comes to ${self.quotes[0].total_usd:,.2f}"
+        share_usd = self.to_buy[0].total_usd
+        return (
+            f"{purchase.what} costs ${purchase.usd:,.2f} at once, and the run ${share_usd:,.2f} of it{beside}. "
+            f"Nobody buys it but a person: {purchase.command}"
+        )
 
     def explain(self) -> str:
         """Return in words what there is and why the rest fell out, the most frequent reason first."""
@@ -45,6 +67,8 @@ class Market:
         told = "; ".join(f"{count} {reason}" for reason, count in counted)
         num_serving = len({quote.offer.pool for quote in self.quotes})
         best = f"{num_serving} of {self.num_offers} offers serve" if self.quotes else "no offer serves"
+        if self.quotes and self.quotes[0].extra_usd:
+            best += f" (the run comes to {_energy(self.quotes[0])} with the first)"
         return f"{best}{': ' if told else ''}{told}"
 
 
@@ -71,14 +95,23 @@ def survey_market(
     *,
     now_s: float,
     max_usd_per_hour: float | None = None,
+    energy: EnergyTerms = NO_ENERGY,
 ) -> Survey:
     """Return what there could be, for who may wait for it: as :func:`ask_market`, whatever is free, by no deadline."""
     sources = [CloudSource(cloud, need) for cloud in clouds]
     priced = merge(sources).offers(now_s=now_s)
-    known = _known(sources, priced)
+    known = energy.filled(_known(sources, priced))
     boundless = replace(need, deadline_s=None)
     limitless = [replace(offer, num_nodes=None) for offer in known]
-    market = _ranked(limitless, priced, boundless, now_s=now_s, max_usd_per_hour=max_usd_per_hour, limit=None)
+    market = _ranked(
+        limitless,
+        priced,
+        boundless,
+        now_s=now_s,
+        max_usd_per_hour=max_usd_per_hour,
+        limit=None,
+        weights=energy.weights,
+    )
     return Survey(market=market, room={offer.pool: offer.num_nodes for offer in known})
 
 
@@ -90,16 +123,26 @@ def ask_market(
     now_s: float,
     max_usd_per_hour: float | None = None,
     limit: int = 20,
+    energy: EnergyTerms = NO_ENERGY,
 ) -> Market:
     """Return the ``limit`` cheapest quotes. A node may cost ``max_usd_per_hour`` at most (None: any price).
 
     ``merge`` makes one source of the clouds' and whatever else knows a price. Only what a cloud offers itself can be
-    rented: other sources fill in what it costs. Raises ``CouldNotLookError`` when no cloud could be asked.
+    rented: other sources fill in what it costs, and ``energy`` what electricity and carbon count for. Raises
+    ``CouldNotLookError`` when no cloud could be asked.
     """
     sources = [CloudSource(cloud, need) for cloud in clouds]
     priced = merge(sources).offers(now_s=now_s)
-    known = _known(sources, priced)
-    return _ranked(known, priced, need, now_s=now_s, max_usd_per_hour=max_usd_per_hour, limit=limit)
+    known = energy.filled(_known(sources, priced))
+    return _ranked(
+        known,
+        priced,
+        need,
+        now_s=now_s,
+        max_usd_per_hour=max_usd_per_hour,
+        limit=limit,
+        weights=energy.weights,
+    )
 
 
 def _known(sources: Sequence[CloudSource], priced: PricedOffers) -> list[Offer]:
@@ -119,11 +162,25 @@ def _ranked(
     now_s: float,
     max_usd_per_hour: float | None,
     limit: int | None,
+    weights: Weights,
 ) -> Market:
-    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known) * len(need.rounds))
+    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known) * len(need.rounds), weights=weights)
     highest_usd_per_hour = math.inf if max_usd_per_hour is None else max_usd_per_hour
-    quotes = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
-    num_dear = len(ranking.quotes) - len(quotes)
-    rejections = Counter(priced.rejections) + Counter(ranking.rejections) + Counter({TOO_DEAR: num_dear})
+    paid = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
+    quotes = [quote for quote in paid if quote.offer.purchase is None]
+    to_buy = tuple(quote for quote in paid if quote.offer.purchase is not None)
+    left_out = {TOO_DEAR: len(ranking.quotes) - len(paid), TO_BE_BOUGHT: len(to_buy)}
+    rejections = Counter(priced.rejections) + Counter(ranking.rejections) + Counter(left_out)
     rejections += Counter([f"node shape {name}, {why}" for name, why in need.refused.items()])
-    return Market(quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(known))
+    return Market(
+        quotes=tuple(quotes[:limit]), rejections=dict(rejections), num_offers=len(known), to_buy=to_buy[:limit]
+    )
+
+
+def _energy(quote: Quote) -> str:
+    """Return in words what a run takes besides its price, as far as the quote's offer tells."""
+    told = [
+        *([] if quote.energy_usd is None else [f"${quote.energy_usd:,.2f} of electricity"]),
+        *([] if quote.carbon_g is None else [f"{quote.carbon_g / 1000:,.4g} kg of CO2 equivalent"]),
+    ]
+    return " and ".join(told)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from airflow_llmsched.control import commands as cmd
@@ -10,12 +11,14 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import Plan, PlanSearch
-from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 
 Planner = Callable[[WorkloadSpec, TopologyTree, frozenset[NodeId]], PlanSearch]
 
 MAX_CAPACITY_POLL_S = 300.0
+MAX_REASONS = 3
+"""Reasons for unusable nodes that a refusal tells: a large cluster has many."""
 
 
 def choose_plan(
@@ -25,7 +28,7 @@ def choose_plan(
     wanted = command.keep or (context.first_plan if command.first else None)
     note = ""
     if wanted is not None:
-        missing = _missing(wanted, tree, command.excluded)
+        missing = missing_of(wanted, tree, command.excluded)
         if not missing:
             return ev.PlanChosen(at_s=now_s, plan=wanted)
         note = f"planned anew: {missing}"
@@ -51,10 +54,11 @@ def retry_at_s(*, waiting_since_s: float | None, now_s: float, wait_s: float, po
     return min(now_s + pause_s, give_up_at_s)
 
 
-def _missing(plan: Plan, tree: TopologyTree, excluded: tuple[NodeId, ...]) -> str:
+def missing_of(plan: Plan, tree: TopologyTree, excluded: Collection[NodeId] = ()) -> str:
+    """Return what of ``plan`` cannot be had on ``tree`` now, in words; empty when all of it can."""
     nodes = {node.id: node for node in tree.nodes}
     for node_id in plan.placement.nodes:
-        node, needed = nodes.get(node_id), len(plan.placement.on(node_id))
+        node, needed = nodes.get(node_id), len(plan.placement.held_on(node_id))
         if node is None:
             return f"node {node_id} is gone"
         if node_id in excluded:
@@ -63,7 +67,7 @@ def _missing(plan: Plan, tree: TopologyTree, excluded: tuple[NodeId, ...]) -> st
             return f"node {node_id} cannot be used: {node.unusable_reason}"
         if node.usable_slots < needed:
             return f"node {node_id} has {node.usable_slots} of {needed} slots free"
-        taken = {slot.slot for slot in plan.placement.on(node_id)} - set(node.usable_slot_indexes)
+        taken = set(plan.placement.held_on(node_id)) - set(node.usable_slot_indexes)
         if node.free_slots is not None and taken:
             return f"slots {sorted(taken)} of node {node_id} are taken"
     return ""
@@ -81,8 +85,14 @@ def _refusal(
     counted = ", ".join(f"{reason}: {count}" for reason, count in sorted(search.rejections.items()))
     reason = f"no legal plan fits {tree.num_usable_slots} free slots ({counted or 'no candidates'})"
     reason += f". {search.relaxation}" * bool(search.relaxation)
-    if not planner(context.workload, _all_free(tree), frozenset()).plans:
+    reason += _unusable(tree)
+    if not planner(context.workload, all_free(tree), frozenset()).plans:
         return ev.PlanRefused(at_s=now_s, reason=f"{reason}; waiting cannot help", retry_at_s=None)
+    return refused_yet(reason, command, context, now_s=now_s)
+
+
+def refused_yet(reason: str, command: cmd.ChoosePlan, context: RunContext, *, now_s: float) -> ev.PlanRefused:
+    """Return that there is no plan now, and when to look again; None where it has been waited for long enough."""
     again_at_s = retry_at_s(
         waiting_since_s=command.waiting_since_s,
         now_s=now_s,
@@ -94,8 +104,21 @@ def _refusal(
     return ev.PlanRefused(at_s=now_s, reason=reason, retry_at_s=again_at_s)
 
 
-def _all_free(tree: TopologyTree) -> TopologyTree:
-    nodes = tuple(
-        replace(node, num_free_slots=node.num_slots, unusable_reason=None, free_slots=None) for node in tree.nodes
-    )
-    return replace(tree, nodes=nodes)
+def _unusable(tree: TopologyTree) -> str:
+    """Return the commonest reasons for which nodes cannot be used, with how many each keeps out; empty without any."""
+    reasons = Counter(node.unusable_reason for node in tree.nodes if node.unusable_reason)
+    told = "; ".join(f"{reason} ({count} nodes)" for reason, count in reasons.most_common(MAX_REASONS))
+    return f". Not usable: {told}" if told else ""
+
+
+def all_free(tree: TopologyTree) -> TopologyTree:
+    """Return the tree as it would be with nothing running on it and nothing broken."""
+    return replace(tree, nodes=tuple(replace(with_all_free(node), unusable_reason=None) for node in tree.nodes))
+
+
+def with_all_free(node: TopologyNode) -> TopologyNode:
+    """Return the node as if nobody held anything of it."""
+    free = node.whole_slots if node.divisions else None
+    divisions = tuple(replace(each, free=each.slices) for each in node.divisions)
+    num_free = node.num_slots - len(divisions)
+    return replace(node, num_free_slots=num_free, free_slots=free, divisions=divisions)

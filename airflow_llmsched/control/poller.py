@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.faults import fault_of
+from airflow_llmsched.domain.fleet import own_name
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangStatus
 from airflow_llmsched.domain.health import Fault, FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.progress import ChannelCursor, NodeReport, RankProgress
 
 MAX_BACKOFF_S = 60.0
@@ -42,7 +43,9 @@ class WatchState:
     complete run has. ``max_look_errors`` failed looks in a row are borne; the next hands over. ``lease_until_s`` is how
     long this watcher last renewed the lease for, and ``read_at_s`` when it last read what the agents wrote; each None
     before it ever did. At ``review_at_s`` somebody is to say whether the gang is to go on where it is; at
-    once, if something happens to what it has rented, but not before ``alarm_after_s`` (None: not for that).
+    once, if something happens to what it has rented, but not before ``alarm_after_s`` (None: not for that). ``ground``
+    names the claims (``control.arbiter_ground``) that may call for a hand-over before its time; empty: none.
+    ``claims_as`` is the key that they know the gang by; None: its run's.
     """
 
     handle: GangHandle | None
@@ -61,6 +64,8 @@ class WatchState:
     num_steps: int | None = None
     review_at_s: float | None = None
     alarm_after_s: float | None = None
+    ground: str = ""
+    claims_as: RunKey | None = None
     cursor: ChannelCursor = field(default_factory=lambda: ChannelCursor(positions={}))
     num_look_errors: int = 0
     looked_at_s: float | None = None
@@ -181,7 +186,7 @@ def _learn(watch: WatchState, seen: Observation, status: GangStatus) -> WatchSta
         running_since_s=running,
         last_progress_s=min(seen.at_s, max([*signs_s, *known_s])) if signs_s or known_s else None,
         last_step=last_step,
-        stalest=_stalest(ranks, has_stepped=last_step is not None) or watch.stalest,
+        stalest=_stalest(ranks, status, has_stepped=last_step is not None) or watch.stalest,
         has_spoken=watch.has_spoken or any(rank.speaks for _, rank in ranks),
         notices=_notices(watch, seen.at_s, status),
     )
@@ -268,7 +273,7 @@ def _beyond_help(at_s: float, status: GangStatus) -> Fault | None:
 
 
 def _too_slow_to_start(watch: WatchState, at_s: float, status: GangStatus) -> Fault | None:
-    waited_s = at_s - watch.launched_at_s
+    waited_s = at_s - max(watch.launched_at_s, status.queued_until_s or 0.0)
     if watch.running_since_s is not None or waited_s <= watch.start_limit_s:
         return None
     waiting = [node.node for node in status.nodes if node.phase is not GangPhase.RUNNING]
@@ -307,7 +312,9 @@ def _newest_by_node(reports: tuple[NodeReport, ...]) -> dict[NodeId, NodeReport]
     return newest
 
 
-def _stalest(ranks: list[tuple[NodeReport, RankProgress]], *, has_stepped: bool) -> StalestRank | None:
+def _stalest(
+    ranks: list[tuple[NodeReport, RankProgress]], status: GangStatus, *, has_stepped: bool
+) -> StalestRank | None:
     if has_stepped:
         # Whoever is silent though the gang takes steps is not late: it leaves the reporting to others.
         ranks = [(report, rank) for report, rank in ranks if rank.speaks]
@@ -321,7 +328,8 @@ def _stalest(ranks: list[tuple[NodeReport, RankProgress]], *, has_stepped: bool)
             pair[1].rank,
         ),
     )
-    return StalestRank(rank=rank.rank, node=report.node, step=rank.step)
+    names = {own_name(each.node): each.node for each in status.nodes}  # what a fleet calls its clusters' nodes
+    return StalestRank(rank=rank.rank, node=names.get(report.node, report.node), step=rank.step)
 
 
 def _notices(watch: WatchState, at_s: float, status: GangStatus) -> tuple[ev.NoticeReceived, ...]:

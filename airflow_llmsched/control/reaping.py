@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_llmsched.control.arbiter_ground import Ground
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.effects import STOP_POLL_S, STOP_SETTLE_S
-from airflow_llmsched.control.intents import evaluation_intents
+from airflow_llmsched.control.intents import side_intents
 from airflow_llmsched.control.journal import Journal, JournalError
 from airflow_llmsched.control.reaper import (
     AirflowWord,
@@ -72,7 +73,10 @@ class Reaper:
         ask: AskAirflow,
         clock: Clock,
         limits: ReaperLimits | None = None,
+        ground: Ground | None = None,
     ) -> None:
+        """``ground`` has the claims to the engine; None where a scheduler of its own rules."""
+        self._ground = ground
         self._store = store
         self._deployment_id = deployment_id
         self._engine = engine
@@ -108,7 +112,7 @@ class Reaper:
         again = self._judge(key, gangs)
         if not isinstance(again.verdict, Reap):
             return Reaped(run_key=key, trouble="" if not gangs else f"spared after all: {again.verdict.reason}")
-        for noted in evaluation_intents(self._store, key).noted():
+        for noted in side_intents(self._store, key):
             with _ABANDON:
                 self._engine.abandon(noted)
         stopped = self._release(again.facts, f"reaped: {again.verdict.reason}")
@@ -172,6 +176,7 @@ class Reaper:
             clock=self._clock,
             dag_id=facts.dag_id,
             run_id=facts.run_id,
+            ground=self._ground,
         )
         return driver.release(reason, num_records=facts.journal.num_records)
 

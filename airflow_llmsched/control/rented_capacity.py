@@ -6,7 +6,8 @@ weighs what is left of the work at the pace seen so far, from the newest checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,22 +16,31 @@ from airflow_llmsched.control.capacity import Denied, Holds, Moves, Standing, St
 from airflow_llmsched.control.market import Survey
 from airflow_llmsched.control.rental_driver import Held, RentalDriver
 from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
+from airflow_llmsched.control.rental_parts import Part, Parts, RentalRack, described, is_announced
 from airflow_llmsched.control.renting import Renter, Wanted
 from airflow_llmsched.domain.capacity import Quote, Requirement
-from airflow_llmsched.domain.lease import Lease, LeaseState, NoticeKind
+from airflow_llmsched.domain.lease import LeaseState
 from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError
 from airflow_llmsched.planner.market import budget
 from airflow_llmsched.planner.market.forecast import HazardModel
+from airflow_llmsched.planner.market.mixed_ways import with_mixes
 from airflow_llmsched.planner.market.modes import ModeSet, seconds_of
+from airflow_llmsched.planner.market.offers import NO_WEIGHTS, Weights
 from airflow_llmsched.planner.market.rental import Holding, RentalView
 from airflow_llmsched.planner.market.rental_ways import Stock, Way, mode_set, spot_stocks, ways_of
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.planner.market.within_budget import soonest_s
 from airflow_llmsched.ports import Clock
 from airflow_llmsched.units import HOUR_S
 
+log = logging.getLogger(__name__)
+
 WAIT_POLL_S = 60.0
 """How long to wait before asking again, with nothing held, or with something on its way."""
+
+LEAST_GAIN_RATIO = 0.5
+"""What a move must gain beside its changeover, of what a changeover costs on demand: prices come and go by as much."""
 
 LONGEST_RATIO = 8.0
 """A budget without a date is good for at most this many times the work."""
@@ -41,7 +51,9 @@ class RentalTerms:
     """What a run is rented for. ``deadline_s`` is absolute (Unix seconds); without one there must be ``max_usd``.
 
     The policy is asked every ``tick_s``, and ``slack_s`` later at most. ``changeover_s`` is from leaving to training at
-    full pace elsewhere, paid and without progress. What is on its way is waited for for ``patience_s``.
+    full pace elsewhere, paid and without progress. What is on its way is waited for for ``patience_s``. ``stock`` says
+    how on-demand capacity runs out and comes back, ``max_late_ratio`` how often that may make such a run late.
+    ``weights`` are those by which the surveyed quotes were compared.
     """
 
     need: Requirement
@@ -53,6 +65,9 @@ class RentalTerms:
     slack_s: float
     changeover_s: float
     patience_s: float
+    stock: StockModel = ALWAYS
+    max_late_ratio: float = 0.001
+    weights: Weights = NO_WEIGHTS
 
 
 class RentedCapacity:
@@ -92,11 +107,12 @@ class RentedCapacity:
             return Denied(reason=str(error))
         except (CapacityError, QuotaError) as error:
             return Waits(reason=str(error), again_at_s=soon_s)
-        if held.lease is None:
-            return Waits(reason="waits for spot capacity: there is time", again_at_s=soon_s)
-        if held.lease.state is LeaseState.PENDING:
-            return Waits(reason=f"lease {held.lease.id} is on its way", again_at_s=min(soon_s, now_s + 15.0))
-        return Holds(reason=_told(held))
+        if not held.parts:
+            return Waits(reason=f"waits for spot capacity: there is time{_late(held)}", again_at_s=soon_s)
+        awaited = [part for part in held.pending if not self._is_done_without(part, held, now_s=now_s)]
+        if awaited:
+            return Waits(reason=f"lease {awaited[0].lease.id} is on its way", again_at_s=min(soon_s, now_s + 15.0))
+        return Holds(reason=f"{described(held.parts)}{_late(held)}")
 
     def review(self, standing: Standing) -> Stays | Moves:
         """Say whether to leave, what to go on with being rented already. Raises as :meth:`hold`."""
@@ -109,37 +125,50 @@ class RentedCapacity:
                 overhead_s=0.0,
                 tick_s=self._terms.tick_s + self._terms.slack_s,
                 patience_s=self._terms.patience_s,
+                nodes=standing.nodes,
             )
         except (CapacityError, QuotaError, RelaxError) as error:
             return Stays(reason=f"stays: {error}", again_at_s=soon_s, pace_ratio=pace_ratio)
-        if held.lease is None:
-            reason = "leaves what it has, to wait for spot capacity" if desk.held else "its lease is broken"
+        if not held.parts:
+            reason = "leaves what it has, to wait for spot capacity" if desk.held.main else "its lease is broken"
             return Moves(reason=reason, pace_ratio=pace_ratio)
+        told = f"{described(held.parts)}{_late(held)}"
         if not held.is_new:
-            return Stays(reason=_told(held), again_at_s=later_s, pace_ratio=pace_ratio)
-        if held.lease.state is LeaseState.PENDING:
-            return Stays(reason=f"lease {held.lease.id} is on its way", again_at_s=soon_s, pace_ratio=pace_ratio)
-        return Moves(reason=f"moves to {_told(held)} ({standing.cause})", pace_ratio=pace_ratio)
+            return Stays(reason=told, again_at_s=later_s, pace_ratio=pace_ratio)
+        if held.pending:
+            reason = f"lease {held.pending[0].lease.id} is on its way"
+            return Stays(reason=reason, again_at_s=soon_s, pace_ratio=pace_ratio)
+        return Moves(reason=f"moves to {told} ({standing.cause})", pace_ratio=pace_ratio)
+
+    def _is_done_without(self, part: Part, held: Held, *, now_s: float) -> bool:
+        """Whether a gang starts on what a mix keeps, because what is added takes longer than another start would."""
+        main = held.parts[0]
+        is_added = part is not main and main.lease.state is LeaseState.ACTIVE
+        return is_added and now_s >= part.ordered_at_s + self._terms.changeover_s
 
     def _pace_ratio(self, standing: Standing) -> float:
         """Return how much longer a step takes on what is held than was thought, as last seen where it shows nothing."""
         held = self._held()
-        if standing.step_s is None or held is None:
+        if standing.step_s is None or held.main is None:
             return standing.pace_ratio
-        needs = [each[held.pool.shape] for each in self._terms.need.rounds if held.pool.shape in each]
-        work_s = next((need.work_s for need in needs if need.num_nodes == held.num_nodes), 0.0)
+        shape = held.main.lease.pool.shape
+        num_nodes = len(standing.nodes) or sum(part.lease.num_nodes for part in held.all)
+        needs = [each[shape] for each in self._terms.need.rounds if shape in each]
+        work_s = next((need.work_s for need in needs if need.num_nodes == num_nodes), 0.0)
         return standing.step_s * self._terms.num_steps / work_s if work_s > 0 else standing.pace_ratio
 
     def _desk(self, standing: Standing) -> _Desk:
         """Lay out what there is to choose from. Raises ``RelaxError`` for what cannot be promised or paid."""
         survey, held = self._survey(), self._held()
+        if survey.market.asks:
+            log.warning("something cheaper could be bought: %s", survey.market.asks)
         memory = self._memory.read()
-        quotes = survey.market.quotes
-        if held is not None and _stock(held) not in {Stock.of(quote) for quote in quotes}:
-            quotes = (*quotes, self._quote(held))  # its cloud lists only what others could have
-        ways = ways_of(quotes, self._terms.need, held=None if held is None else _stock(held))
+        stocks = [part.stock for part in held.all]
+        quotes = [*survey.market.quotes, *self._held_quotes(held, survey.market.quotes)]
+        ways = ways_of(quotes, self._terms.need, held=stocks[0] if stocks else None)
         if not ways:
             raise CapacityError(f"there is no on-demand capacity to fall back on: {survey.market.explain()}")
+        ways = with_mixes(ways, quotes, self._terms.need, held=stocks)
         deadline_s, memory = self._deadline_s(ways, standing, memory)
         modes = mode_set(
             ways,
@@ -147,13 +176,17 @@ class RentedCapacity:
             work_ratio=standing.left_ratio * standing.pace_ratio,
             changeover_s=self._terms.changeover_s,
         )
-        taken = held is not None and any(_is_announced(held))
-        policy = SpotPolicy(self._hazards, modes=modes)
+        policy = SpotPolicy(
+            self._hazards,
+            modes=modes,
+            stock=self._terms.stock,
+            max_miss_ratio=self._terms.max_late_ratio,
+            least_gain_s=LEAST_GAIN_RATIO * self._terms.changeover_s,
+        )
+        going = {part.stock for part in self._rack().parts if is_announced(part.lease)}
 
         def is_up(stock: Stock) -> bool:
-            if held is not None and stock == _stock(held):
-                return not taken
-            return survey.has(stock.pool, stock.num_nodes)
+            return stock in stocks or (stock not in going and survey.has(stock.pool, stock.num_nodes))
 
         driver = RentalDriver(
             self._renter,
@@ -163,36 +196,56 @@ class RentedCapacity:
             wanted=self._wanted(),
             is_up=is_up,
             clock=self._clock,
-            denies=lambda way, quote: self._denial(way, quote, standing),
-            heeds_loss=taken,
+            denies=lambda way, quote: self._denial(way, quote, standing, held),
+            states_lateness=lambda view: float(policy.promised_miss_N(view)[0]),
         )
-        stocks = spot_stocks(ways)
-        _recall(policy, memory, [_name(stock) for stock in stocks], modes, deadline_s=deadline_s)
+        pools = spot_stocks(ways)
+        _recall(policy, memory, [_name(stock) for stock in pools], modes, deadline_s=deadline_s)
         sighting = Sighting(
             at_s=self._clock.now_s(),
-            up={_name(stock): is_up(stock) for stock in stocks},
+            up={_name(stock): is_up(stock) for stock in pools},
             in_stock=any(is_up(Stock.of(quote)) for way in ways for quote in way.demand),
         )
         self._memory.write(memory.seen(sighting))
         return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held)
 
-    def _held(self) -> Lease | None:
-        """Return the newest lease that runs; what is on its way, or broken, says nothing of its pool."""
-        active = self._renter.active()
-        return active[-1] if active else None
+    def _rack(self) -> RentalRack:
+        return RentalRack(self._renter, self._wanted().purpose)
 
-    def _quote(self, held: Lease) -> Quote:
-        """Return what the run holds, at the price at which it was rented."""
-        offer, now_s, shape = self._renter.offer_of(held), self._clock.now_s(), held.pool.shape
+    def _held(self) -> Parts:
+        """Return the newest that runs; what is on its way, or broken, says nothing of its pool."""
+        rack = self._rack()
+        return rack.newest(among=[part.purpose for part in rack.parts if part.lease.state is LeaseState.ACTIVE])
+
+    def _held_quotes(self, held: Parts, listed: Sequence[Quote]) -> list[Quote]:
+        """Return what the run holds and no cloud lists: they list only what others could have.
+
+        They are quotes of whole gangs, at the price at which the parts were rented.
+        """
+        counts = {part.stock.num_nodes for part in held.all[:1]} | {sum(part.stock.num_nodes for part in held.all)}
+        known = {Stock.of(quote) for quote in listed}
+        return [
+            self._quote(part, num_nodes)
+            for part in held.all
+            for num_nodes in sorted(counts)
+            if Stock(pool=part.lease.pool, num_nodes=num_nodes) not in known
+        ]
+
+    def _quote(self, part: Part, num_nodes: int) -> Quote:
+        """Return what so many nodes of a part's pool cost."""
+        offer, now_s, shape = self._renter.offer_of(part.lease), self._clock.now_s(), part.lease.pool.shape
         work_s = max((each[shape].work_s for each in self._terms.need.rounds if shape in each), default=HOUR_S)
+        extra_usd_per_hour = self._terms.weights.extra_usd_per_hour(offer)
         return Quote(
             offer=offer,
-            num_nodes=held.num_nodes,
-            compute_usd=held.num_nodes * offer.usd_per_hour * work_s / HOUR_S,
+            num_nodes=num_nodes,
+            compute_usd=num_nodes * offer.usd_per_hour * work_s / HOUR_S,
             egress_usd=0.0,
             stage_s=0.0,
             finish_at_s=now_s + work_s,
             valid_until_s=now_s,
+            extra_usd=num_nodes * extra_usd_per_hour * work_s / HOUR_S,
+            extra_usd_per_hour=extra_usd_per_hour,
         )
 
     def _deadline_s(
@@ -207,6 +260,7 @@ class RentedCapacity:
         if max_usd is None:
             raise RelaxError("a rental policy needs a date or a sum: set budget.deadline or budget.max_usd")
         work_ratio = standing.left_ratio * standing.pace_ratio
+        ways = tuple(way.at_price() for way in ways)  # a sum pays bills, and nothing that is only counted
         modes = mode_set(
             ways,
             time_s=LONGEST_RATIO * max(1.0, ways[0].work_s * work_ratio),
@@ -223,16 +277,17 @@ class RentedCapacity:
         deadline_s = self._clock.now_s() + within_s
         return deadline_s, RentalMemory(sightings=memory.sightings, deadline_s=deadline_s)
 
-    def _denial(self, way: Way, quote: Quote, standing: Standing) -> str:
+    def _denial(self, way: Way, quote: Quote, standing: Standing, held: Parts) -> str:
         """Return in words why a quote would cost the run more than it may, empty if it would not."""
         if self._terms.max_usd is None:
             return ""
+        places = [(part.lease.pool.cloud, part.lease.pool.region) for part in held.all]  # where the data is already
         left_s = way.work_s * standing.left_ratio * standing.pace_ratio
         left_tokens = self._terms.num_tokens * standing.left_ratio
         verdict = budget.judge(
             budget.Standing(
-                spent_usd=self._renter.spent_usd() + quote.egress_usd,
-                usd_per_hour=quote.num_nodes * quote.offer.usd_per_hour,
+                spent_usd=self._renter.spent_usd() + (0.0 if way.place in places else quote.egress_usd),
+                usd_per_hour=way.at_price().base_usd_per_hour + quote.num_nodes * quote.offer.usd_per_hour,
                 left_tokens=left_tokens,
                 goodput_tokens_per_s=left_tokens / left_s if left_s > 0 else 0.0,
                 is_running=False,
@@ -246,7 +301,7 @@ class RentedCapacity:
 class _Desk:
     driver: RentalDriver
     work_s: float
-    held: Lease | None
+    held: Parts
 
 
 def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: ModeSet, *, deadline_s: float) -> None:
@@ -268,22 +323,12 @@ def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: M
         )
 
 
+def _late(held: Held) -> str:
+    """Return in words what is stated of the deadline; nothing where on-demand capacity is never out of stock."""
+    late = f"at most {held.late_ratio:.2%}" if held.late_ratio >= 1e-4 else "less than 0.01%"
+    return f"; late with a probability of {late}, as on-demand capacity may run out" if held.late_ratio else ""
+
+
 def _name(stock: Stock) -> str:
     pool = stock.pool
     return f"{pool.cloud}/{pool.region}/{pool.zone}/{pool.shape}/{pool.capacity_type}/{stock.num_nodes}"
-
-
-def _stock(lease: Lease) -> Stock:
-    return Stock(pool=lease.pool, num_nodes=lease.num_nodes)
-
-
-def _is_announced(lease: Lease) -> list[bool]:
-    return [node.notice is not None and node.notice.kind is NoticeKind.INTERRUPTION for node in lease.nodes]
-
-
-def _told(held: Held) -> str:
-    if held.lease is None:
-        return "nothing"
-    pool = held.lease.pool
-    where = f"{pool.cloud} {pool.zone or pool.region}"
-    return f"{held.lease.num_nodes} {pool.capacity_type} nodes of {pool.shape} in {where} (lease {held.lease.id})"

@@ -19,7 +19,7 @@ from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.capacity import Offer, Quote
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
-from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.topology import NO_TERMS, NodeTerms, TopologyTree
 from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
@@ -116,22 +116,39 @@ class Renter:
                 return found
         return None
 
-    def ordered_at_s(self, purpose: str) -> float | None:
-        """Return when what is open for ``purpose`` was asked for (Unix seconds); None: nothing is. See ``look``."""
-        return max((each.intent.at_s for each in self._book.open() if each.intent.purpose == purpose), default=None)
+    def seen(self) -> tuple[tuple[RentalIntent, Lease | None], ...]:
+        """Return all that is open, oldest first, each as its cloud sees it; None: the cloud lists nothing of it.
 
-    def active(self) -> tuple[Lease, ...]:
-        """Return the run's leases whose nodes all run, oldest first. Raises ``StoreError``, ``CouldNotLookError``."""
+        Raises ``StoreError``, ``CouldNotLookError``.
+        """
         rentals = self._book.open()
         seen: dict[LeaseId, Lease] = {}
         for name, mine in by_cloud(rentals).items():
             seen.update(self._clouds.named(*name).leases([each.intent.lease_id for each in mine]))
-        leases = (seen.get(rental.intent.lease_id) for rental in rentals)
+        return tuple((each.intent, seen.get(each.intent.lease_id)) for each in rentals)
+
+    def active(self) -> tuple[Lease, ...]:
+        """Return the run's leases whose nodes all run, oldest first. Raises ``StoreError``, ``CouldNotLookError``."""
+        leases = [lease for _, lease in self.seen()]
         return tuple(lease for lease in leases if lease is not None and lease.state is LeaseState.ACTIVE)
 
     def offer_of(self, lease: Lease) -> Offer:
         """Return the offer that an open lease was rented by. Raises ``StoreError``."""
         return next(each.intent.offer for each in self._book.open() if each.intent.lease_id == lease.id)
+
+    def terms_of(self, lease: Lease) -> NodeTerms:
+        """Return price and interruptions of each node of a lease, as far as its offer told. Raises ``StoreError``.
+
+        An offer says how often a gang of it is interrupted: each of its nodes has its share of that.
+        """
+        offers = [each.intent.offer for each in self._book.open() if each.intent.lease_id == lease.id]
+        if not offers:
+            return NO_TERMS
+        (offer,) = offers
+        return NodeTerms(
+            usd_per_hour=offer.usd_per_hour,
+            failures_per_hour=(offer.loss_per_hour or 0.0) / max(1, lease.num_nodes),
+        )
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return where the cloud says that a lease's nodes are. Raises ``StoreError``, ``CouldNotLookError``."""

@@ -57,6 +57,7 @@ class Reviewer:
                 pace_ratio=command.pace_ratio,
                 step_s=_step_s(command, now_s=now_s),
                 cause=command.cause,
+                nodes=frozenset(command.nodes),
             )
         )
 

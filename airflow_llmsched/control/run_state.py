@@ -29,6 +29,7 @@ class RunPhase(StrEnum):
     WATCHING = "watching"
     REVIEWING = "reviewing"
     MOVING = "moving"
+    YIELDING = "yielding"
     RECOVERING = "recovering"
     ASSESSING = "assessing"
     ENDING = "ending"
@@ -61,7 +62,7 @@ class RunState:
     ``unfenced`` are the channels of gangs that ended without a witness, in any generation; nothing is launched before
     ``fence_until_s``. ``progress`` are the newest reviews, oldest first, of any attempt of the generation;
     ``pace_ratio`` is how much longer a step takes than was predicted. ``asks`` is what somebody is to decide about the
-    budget.
+    budget. ``queued`` is how the run stands in the queue while it waits there.
     """
 
     run: RunKey
@@ -90,6 +91,7 @@ class RunState:
     too_late: ev.DeadlineCause | None = None
     waiting_since_s: float | None = None
     waiting_until_s: float | None = None
+    queued: ev.Queued | None = None
     unfenced: tuple[str, ...] = ()
     fence_until_s: float | None = None
     released: bool = False

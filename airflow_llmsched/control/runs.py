@@ -12,18 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from airflow_llmsched.checkpoints.copying import copy_checkpoint
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control import history, snapshots
+from airflow_llmsched.control import history
+from airflow_llmsched.control.arbiter import Arbitration
+from airflow_llmsched.control.bringing import CopyCheckpoint
 from airflow_llmsched.control.capacity import CapacityChooser
 from airflow_llmsched.control.context import Failed, Outcome, RunContext, Succeeded, Watch
 from airflow_llmsched.control.effects import Effects
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.control.journal import Journal, JournalRaceError, RunSummary
-from airflow_llmsched.control.machine import advance, commands
+from airflow_llmsched.control.machine import commands
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
+from airflow_llmsched.control.rented_nodes import TermsOf
 from airflow_llmsched.control.run_state import RunPhase, RunState
+from airflow_llmsched.control.session import Session
 from airflow_llmsched.control.spending import Spend, launch_spend, used_up_at_s
 from airflow_llmsched.control.watching import watch
 from airflow_llmsched.domain.attempt import AttemptRecord
@@ -31,6 +36,7 @@ from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import AttemptKey
 from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.domain.ledger import Span
+from airflow_llmsched.domain.topology import NO_TERMS
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import CouldNotLookError, StoreError, TransientError
 from airflow_llmsched.ports import CheckpointFormat, Clock, Engine, RunChannel
@@ -39,6 +45,7 @@ T = TypeVar("T")
 
 _CANCEL = EffectPoint("run.cancel_record")
 _RELEASE = EffectPoint("run.release_record")
+_YIELD = EffectPoint("run.yield_record")
 
 MAX_RACES = 20
 """Appends a driver may lose in one call. Each loss means that another worker moved the run on, so more is a fault."""
@@ -58,46 +65,12 @@ _OWNS_GANG = frozenset(
         RunPhase.WATCHING,
         RunPhase.REVIEWING,
         RunPhase.MOVING,
+        RunPhase.YIELDING,
         RunPhase.RECOVERING,
         RunPhase.ENDING,
     }
 )
 _EFFECTFUL = (cmd.StopOthers, cmd.Launch, cmd.Review, cmd.StopGang, cmd.CancelRun)
-
-
-class _Session:
-    """A run's state as one worker believes it to be, and the events it has not yet made durable."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        rebuilt = snapshots.rebuild(journal)
-        self.state = rebuilt.state
-        self.num_records = rebuilt.number
-        self._snapshot_number = rebuilt.snapshot_number
-        self._pending: list[ev.AnyEvent] = []
-
-    def events(self) -> tuple[ev.AnyEvent, ...]:
-        """Return everything that led to this state. Reads the whole journal, which may be long."""
-        records = self._journal.records()[: self.num_records]
-        return (*(event for record in records for event in record), *self._pending)
-
-    def record(self, *events: ev.AnyEvent) -> None:
-        """Advance by ``events``; durable after the next :meth:`flush`."""
-        for event in events:
-            self.state, _ = advance(self.state, event)
-            self._pending.append(event)
-
-    def flush(self) -> None:
-        """Make all recorded events durable, together. Raises ``JournalRaceError``, ``StoreError``."""
-        if not self._pending:
-            return
-        last = tuple(self._pending)
-        self._journal.append(last, number=self.num_records + 1)
-        self.num_records += 1
-        self._pending = []
-        if self.num_records - self._snapshot_number >= snapshots.SNAPSHOT_EVERY:
-            snapshots.keep(self._journal, self.state, number=self.num_records, last=last)
-            self._snapshot_number = self.num_records
 
 
 class RunDriver:
@@ -115,15 +88,21 @@ class RunDriver:
         clock: Clock,
         rented: Callable[[], Spend] = Spend,
         leases: Callable[[], Sequence[Lease]] = tuple,
+        terms_of: TermsOf = lambda _: NO_TERMS,
         capacity: CapacityChooser | None = None,
         allowance: Callable[[], float | None] = lambda: None,
+        copy: CopyCheckpoint = copy_checkpoint,
+        arbiter: Arbitration | None = None,
     ) -> None:
         """``rented`` tells what was paid for what the run has rented; it is asked only where the run has a budget.
 
-        ``leases`` are those that run: where the engine has their nodes, the run uses no others. ``capacity`` chooses
-        them, None if nobody does so while the run goes on. ``allowance`` tells what somebody allowed to spend instead
-        of the spec's budget, None where nobody did.
+        ``leases`` are those that run: where the engine has their nodes, the run uses no others, at the terms that
+        ``terms_of`` tells. ``capacity`` chooses them, None if nobody does so while the run goes on. ``allowance`` tells
+        what somebody allowed to spend instead of the spec's budget, None where nobody did. ``copy`` brings a checkpoint
+        to another cluster's storage.
+        ``arbiter`` shares the engine's nodes among runs, None where the engine does that itself.
         """
+        self._arbiter = arbiter
         self._allowance = allowance
         self._chooses = capacity is not None
         self._context = context
@@ -139,7 +118,10 @@ class RunDriver:
             open_channel=open_channel,
             clock=clock,
             leases=leases,
+            terms_of=terms_of,
             capacity=capacity,
+            copy=copy,
+            arbiter=arbiter,
         )
 
     def start(self) -> Outcome:
@@ -182,7 +164,7 @@ class RunDriver:
         """End this owner's generation: a durable record first, then the stop. Returns whether there was one to end."""
         if not self._attempt(lambda session: self._request_cancel(session, reason)):
             return False
-        self._attempt(self._finish_cancel)
+        self._attempt(lambda session: self._finish_cancel(session, []))
         return True
 
     def release(
@@ -202,7 +184,10 @@ class RunDriver:
         """
         started_at_s = self._clock.now_s() if since_s is None else since_s
         through = self._attempt(lambda session: self._end_for_release(session, reason, num_records, started_at_s))
-        stopped = (*self._attempt(self._finish_cancel), *self._effects.stop_live(through=through))
+        names: list[str] = []
+        self._attempt(lambda session: self._finish_cancel(session, names))
+        stopped = tuple(dict.fromkeys((*names, *self._effects.stop_live(through=through))))
+        self._attempt(self._free_what_is_over)
         judged = num_records is not None
         self._attempt(lambda session: self._record_release(session, started_at_s, stopped, judged=judged))
         return stopped
@@ -210,7 +195,7 @@ class RunDriver:
     def note_span(self, span: Span) -> None:
         """Record a stretch of time that the caller measured, for the ledger."""
 
-        def note(session: _Session) -> None:
+        def note(session: Session) -> None:
             session.record(ev.SpanNoted(at_s=self._clock.now_s(), span=span))
             session.flush()
 
@@ -218,7 +203,7 @@ class RunDriver:
 
     def state(self) -> RunState:
         """Return the run's state as the journal has it."""
-        return _Session(self._journal).state
+        return Session(self._journal).state
 
     def attempts(self) -> tuple[AttemptRecord, ...]:
         """Return every launch of the run, oldest first."""
@@ -228,29 +213,31 @@ class RunDriver:
         """Return the stretches that control and operators measured."""
         return history.spans(self._journal.run_key, self._journal.read())
 
-    def _attempt(self, act: Callable[[_Session], T]) -> T:
+    def _attempt(self, act: Callable[[Session], T]) -> T:
         """Run ``act`` on a fresh session, again whenever another worker's append came first."""
+        words = ""
         for _ in range(MAX_RACES):
-            session = _Session(self._journal)
+            session = Session(self._journal)
             self._give_back(session.state)
             try:
                 result = act(session)
-            except JournalRaceError:
+            except JournalRaceError as error:
+                words = str(error)
                 continue
             self._summarize(session.state)
             return result
         raise JournalRaceError(
-            f"run {self._journal.run_key}: {MAX_RACES} appends in a row came second; try again later"
+            f"run {self._journal.run_key}: {MAX_RACES} appends in a row came second; try again later ({words})"
         )
 
-    def _begin(self, session: _Session, since_s: float) -> bool:
+    def _begin(self, session: Session, since_s: float) -> bool:
         """Open, take on or reopen the run; return False when this worker has stood still for too long to do so."""
         asked, owner = self._context.generation, self._context.owner
         if asked < session.state.asked_generation:
             return True  # which the outcome is about to say
         if self._stood_still(session.state, since_s):
             return False
-        self._finish_cancel(session)
+        self._finish_cancel(session, [])
         state, now_s = session.state, self._clock.now_s()
         if state.phase in (RunPhase.NEW, RunPhase.CANCELLED) or asked > state.asked_generation:
             generation = max(asked, state.generation + 1)
@@ -268,7 +255,7 @@ class RunDriver:
 
     def _take_up(
         self,
-        session: _Session,
+        session: Session,
         event: ev.AnyHandover,
         yielded_at_s: float | None,
     ) -> None:
@@ -285,7 +272,7 @@ class RunDriver:
         session.record(event)
         session.flush()
 
-    def _request_cancel(self, session: _Session, reason: str) -> bool:
+    def _request_cancel(self, session: Session, reason: str) -> bool:
         state, context = session.state, self._context
         if state.phase is RunPhase.NEW or state.phase.terminal:
             return False
@@ -298,7 +285,7 @@ class RunDriver:
         return True
 
     def _end_for_release(
-        self, session: _Session, reason: str, num_records: int | None, started_at_s: float
+        self, session: Session, reason: str, num_records: int | None, started_at_s: float
     ) -> AttemptKey | None:
         """Return the last attempt there is to stop; None, for all that can be found, when the journal knows none."""
         if num_records is not None and session.num_records != num_records:
@@ -315,17 +302,25 @@ class RunDriver:
                 session.flush()
         return None if phase is RunPhase.NEW and num_records is None else session.state.key
 
-    def _finish_cancel(self, session: _Session) -> tuple[str, ...]:
-        """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation."""
+    def _finish_cancel(self, session: Session, stopped: list[str]) -> None:
+        """Perform a recorded cancel, and nothing else: by now another worker may have opened a new generation.
+
+        Adds what it stopped to ``stopped``, also where somebody else is the first to record that.
+        """
         if session.state.phase is not RunPhase.CANCELLING:
-            return ()
+            return
         (command,) = commands(session.state)
-        events = self._effects.perform(command)
+        events = self._effects.perform(self._informed(command, session))
+        stopped += [name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped]
         session.record(*events)
         session.flush()
-        return tuple(name for event in events if isinstance(event, ev.RunCancelled) for name in event.stopped)
 
-    def _record_release(self, session: _Session, started_at_s: float, stopped: Sequence[str], *, judged: bool) -> None:
+    def _free_what_is_over(self, session: Session) -> None:
+        """Give back what the run holds, also if it ended before or never began: a late worker then claims nothing."""
+        if session.state.phase is RunPhase.NEW or session.state.phase.terminal:
+            self._effects.free(num_records=session.num_records)
+
+    def _record_release(self, session: Session, started_at_s: float, stopped: Sequence[str], *, judged: bool) -> None:
         state = session.state
         is_new = started_at_s > (state.owner_since_s or 0.0) + CLOCK_SKEW_S  # somebody may have set out since the last
         if state.released and not stopped and (judged or not is_new):
@@ -340,7 +335,7 @@ class RunDriver:
         with _RELEASE:
             session.flush()
 
-    def _drive(self, session: _Session) -> Outcome:
+    def _drive(self, session: Session) -> Outcome:
         while True:
             outcome = self._outcome(session)
             if outcome is not None:
@@ -353,16 +348,18 @@ class RunDriver:
                 )
                 continue
             for command in commands(session.state):
-                if isinstance(command, _EFFECTFUL):
+                if isinstance(command, _EFFECTFUL) or (self._arbiter and isinstance(command, cmd.ChoosePlan)):
                     session.flush()
-                events = self._effects.perform(self._priced(command, session))
+                events = self._effects.perform(self._informed(command, session))
                 self._submitted = next((each.handle for each in events if isinstance(each, ev.Launched)), None)
                 session.record(*events)
                 if isinstance(command, cmd.Launch):
                     session.flush()  # other effects are cheap to find done; a launch must be known at once
 
-    def _priced(self, command: cmd.Command, session: _Session) -> cmd.Command:
-        """Add to a review what only the journal's whole story, the book and people know: money."""
+    def _informed(self, command: cmd.Command, session: Session) -> cmd.Command:
+        """Add what the machine does not know: how much was read, and to a review what the run has cost and may cost."""
+        if isinstance(command, cmd.ChoosePlan | cmd.FinishRun | cmd.FailRun | cmd.CancelRun):
+            return replace(command, num_records=session.num_records)
         if not isinstance(command, cmd.Review):
             return command
         return replace(command, spend=self._spend(session), max_usd=self._max_usd())
@@ -374,7 +371,7 @@ class RunDriver:
             return
         self._effects.stop(handle)
 
-    def _outcome(self, session: _Session) -> Outcome | None:
+    def _outcome(self, session: Session) -> Outcome | None:
         state = session.state
         if self._superseded(state):
             return Failed(reason=f"superseded: generation {state.generation} of run {state.run} goes on elsewhere")
@@ -386,9 +383,21 @@ class RunDriver:
             return Failed(reason=state.reason, fault=state.fault)
         if state.phase is RunPhase.CANCELLED:
             return Failed(reason=f"cancelled: {state.reason}", cancelled=True)
-        if state.phase not in (RunPhase.WATCHING, RunPhase.WAITING):
+        if state.phase not in (RunPhase.WATCHING, RunPhase.WAITING) or self._obeys(session):
             return None
         return Watch(state=self._watch_state(session))
+
+    def _obeys(self, session: Session) -> bool:
+        """Record an order to leave, where there is one: what follows from it is then this run's own doing."""
+        if self._arbiter is None or session.state.phase is not RunPhase.WATCHING:
+            return False
+        order = self._arbiter.order(session.state.key)
+        if order is None:
+            return False
+        session.record(order)
+        with _YIELD:
+            session.flush()
+        return True
 
     def _superseded(self, state: RunState) -> bool:
         """Whether a later try or a clear has taken the run over from this worker."""
@@ -401,7 +410,7 @@ class RunDriver:
         later_s = state.owner_since_s
         return state.owner != self._context.owner and later_s is not None and later_s > since_s + CLOCK_SKEW_S
 
-    def _watch_state(self, session: _Session) -> WatchState:
+    def _watch_state(self, session: Session) -> WatchState:
         state = session.state
         deadline_s, cause = self._deadline(session)
         context, launcher = self._context, self._context.workload.launcher
@@ -422,7 +431,15 @@ class RunDriver:
             num_steps=context.num_steps,
             review_at_s=self._review_at_s(state),
             alarm_after_s=self._alarm_after_s(state),
+            ground=self._heard_ground(state),
         )
+
+    def _heard_ground(self, state: RunState) -> str:
+        """Return the claims that may call for the run; none while it waits for something that no claim changes."""
+        if self._arbiter is None:
+            return ""
+        in_queue = state.queued is not None and state.fence_until_s is None
+        return self._arbiter.ground if in_queue or state.phase is RunPhase.WATCHING else ""
 
     def _review_at_s(self, state: RunState) -> float | None:
         every_s = self._context.review_every_s
@@ -437,7 +454,7 @@ class RunDriver:
         reviewed_at_s = state.progress[-1].at_s if state.progress else 0.0
         return max(state.launched_at_s or 0.0, reviewed_at_s) + ALARM_PAUSE_S
 
-    def _is_spent(self, session: _Session) -> bool:
+    def _is_spent(self, session: Session) -> bool:
         """Whether the budget is used up, so that another launch would only overdraw it."""
         max_usd = self._max_usd()
         return max_usd is not None and self._spend(session).usd >= max_usd * (1 - _ROUNDING)
@@ -447,12 +464,12 @@ class RunDriver:
         allowed_usd = self._allowance()
         return self._context.workload.budget.max_usd if allowed_usd is None else allowed_usd
 
-    def _spend(self, session: _Session) -> Spend:
+    def _spend(self, session: Session) -> Spend:
         """Return what the run has cost: its launches, or what it has rented, whichever is more."""
         launches = launch_spend(history.attempts(session.events()), now_s=self._clock.now_s())
         return max(launches, self._rented(), key=lambda spend: spend.usd)
 
-    def _deadline(self, session: _Session) -> tuple[float | None, ev.DeadlineCause]:
+    def _deadline(self, session: Session) -> tuple[float | None, ev.DeadlineCause]:
         """Return when the run must end, and for want of what."""
         time_s, max_usd = self._context.deadline_s, self._max_usd()
         if max_usd is not None:
@@ -483,19 +500,25 @@ class RunDriver:
             world_size=state.plan.layout.world_size if state.plan else None,
             released=state.released,
             reason=state.reason,
+            asks="" if state.phase.terminal else state.asks,
         )
         with contextlib.suppress(StoreError):  # a list that is one step behind must not end a run
             self._journal.write_summary(summary)
 
 
 def run_blocking(
-    driver: RunDriver, *, engine: Engine, open_channel: Callable[[str], RunChannel], clock: Clock
+    driver: RunDriver,
+    *,
+    engine: Engine,
+    open_channel: Callable[[str], RunChannel],
+    clock: Clock,
+    summoned: Callable[[WatchState], str] = lambda _watch: "",
 ) -> Succeeded | Failed:
     """Drive a run to its end in this process: the same steps, events and errors as through triggers."""
     outcome = driver.start()
     while isinstance(outcome, Watch):
         channel = open_channel(outcome.state.channel_root) if outcome.state.handle else None
-        outcome = driver.handle(watch(engine, channel, outcome.state, clock))
+        outcome = driver.handle(watch(engine, channel, outcome.state, clock, summoned=summoned))
     return outcome
 
 

@@ -2,25 +2,30 @@
 
 It keeps no journal: its only effect is the gang, which carries key, generation and attempt, so the engine's own list is
 the record. What is not in it yet is a launch that somebody is about to make: that is noted first (``control.intents``).
+Where its cluster has no scheduler it holds what it runs on (``control.arbiter_side``), and makes room when told to.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
+from airflow_llmsched.control.effects import STOP_POLL_S, STOP_SETTLE_S
 from airflow_llmsched.control.faults import fault_of
 from airflow_llmsched.control.fencing import Fences
 from airflow_llmsched.control.intents import LaunchIntents
 from airflow_llmsched.control.planning import retry_at_s
 from airflow_llmsched.control.poller import WatchState
+from airflow_llmsched.domain.fleet import own_name
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.health import FailureClass, Fault
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, TurnError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
 
 _PREPARE = EffectPoint("single.prepare_channel")
@@ -28,17 +33,23 @@ _SUBMIT = EffectPoint("single.submit")
 _STOP = EffectPoint("single.stop")
 _ABANDON = EffectPoint("single.abandon")
 
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""Launches of such a gang, unless its settings say otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleSettings:
     """Limits of one such gang. ``max_attempts`` counts its launches; faults of the code are never tried again.
 
-    It waits up to ``capacity_wait_s`` for what it needs, looking every ``capacity_poll_s`` at first.
+    It waits up to ``capacity_wait_s`` for what it needs, looking every ``capacity_poll_s`` at first. ``keeps_claim``:
+    what it holds is for what follows it, and is given back by others.
     """
 
     key: RunKey
     generation: int
-    max_attempts: int = 3
+    max_attempts: int = MAX_ATTEMPTS
     grace_s: float = 10.0
     start_limit_s: float = 120.0
     hang_limit_s: float = 3600.0
@@ -48,10 +59,28 @@ class SingleSettings:
     capacity_wait_s: float = 3600.0
     capacity_poll_s: float = 5.0
     run_dir: str = ""
+    keeps_claim: bool = False
 
     def channel_root_of(self, key: AttemptKey) -> str:
         """Return where the attempt's agents report."""
         return f"{self.run_dir.rstrip('/')}/channel/{key.name}"
+
+
+class Holding(Protocol):
+    """What such a gang holds of a cluster without a scheduler, and gives back; ``make_gang`` claims it."""
+
+    ground: str
+    key: RunKey
+    number_of: Callable[[AttemptKey], int]
+
+    def must_leave(self) -> str:
+        """Return why the gang is to make room, empty: it is not."""
+
+    def num_yields(self) -> int:
+        """Return how often it has made room."""
+
+    def give_back(self, key: AttemptKey) -> None:
+        """Give back what this launch and those before it hold, with nothing of them alive. Raises ``StoreError``."""
 
 
 class SingleRun:
@@ -66,7 +95,13 @@ class SingleRun:
         make_gang: Callable[[AttemptKey], GangSpec],
         open_channel: Callable[[str], RunChannel],
         intents: LaunchIntents,
+        holding: Holding | None = None,
     ) -> None:
+        """``make_gang`` raises ``CapacityError`` where nothing is free now, ``TurnError`` where it waits in line.
+
+        ``holding``: None where the engine's own scheduler says who runs where.
+        """
+        self._holding = holding
         self._settings = settings
         self._intents = intents
         self._engine = engine
@@ -90,6 +125,9 @@ class SingleRun:
         overtaken fails, and touches nothing. While nothing is free it is to be waited. Raises ``CouldNotLookError``
         when it is unknown what exists, ``LaunchError`` when the engine could not start it.
         """
+        return self._settled(self._start())
+
+    def _start(self) -> Outcome:
         generation = self._settings.generation
         seen = _look(self._engine, self._settings.key)
         newer = max((handle.key.generation for handle in seen), default=generation)
@@ -101,13 +139,16 @@ class SingleRun:
             return self._launch(attempt=1)
         newest = max(mine, key=lambda handle: handle.key.attempt)
         if not mine[newest].phase.ended:
-            return self._watch(newest)
+            return self._watch(newest) if self._stays(newest) else self._launch(attempt=newest.key.attempt + 1)
         if mine[newest].phase is GangPhase.STOPPED:
             return self._launch(attempt=newest.key.attempt + 1)
         return self._conclude(newest, mine[newest])
 
     def handle(self, event: ev.AnyEvent) -> Outcome:
         """Act on what a watcher handed over."""
+        return self._settled(self._handle(event))
+
+    def _handle(self, event: ev.AnyEvent) -> Outcome:
         match event:
             case ev.GangEnded(key=key, status=status):
                 return self._conclude(self._handle_of(key), status)
@@ -118,12 +159,40 @@ class SingleRun:
                 self._stop_through(self._settings.generation)
                 return Failed(reason="not done by its deadline")
             case _:
-                return self.start()
+                return self._start()
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        """Give back what an ended gang held, unless a newer generation has it."""
+        settings = self._settings
+        if self._holding is None or isinstance(outcome, Watch) or settings.keeps_claim:
+            return outcome
+        give_back(self._engine, self._intents, self._holding, through_generation=settings.generation)
+        return outcome
+
+    def _stays(self, handle: GangHandle) -> bool:
+        """Whether a live gang is to go on; one that is to make room is stopped."""
+        words = "" if self._holding is None else self._holding.must_leave()
+        if words:
+            log.info("%s is stopped, and starts again at its turn: %s", handle.key.name, words)
+            _stop(self._engine, handle, grace_s=self._settings.grace_s)
+        return not words
+
+    def _wait_until_gone(self) -> None:
+        """Return once nothing of the gang is left: a place is given to somebody else only then.
+
+        Raises ``CouldNotLookError`` when that cannot be seen in time.
+        """
+        give_up_at_s = self._clock.now_s() + self._settings.grace_s + STOP_SETTLE_S
+        while alive := _alive(self._engine, self._settings.key):
+            if self._clock.now_s() >= give_up_at_s:
+                raise CouldNotLookError(f"gang {alive[0].key.name} is still alive although it was told to stop")
+            self._clock.sleep(STOP_POLL_S)
 
     def _launch(self, *, attempt: int) -> Outcome:
         fence = self._fences.awaited()
         if fence is not None:
-            wait = WatchState(handle=None, wake_at_s=fence.until_s, deadline_s=self._settings.deadline_s)
+            wake_at_s = fence.until_s if fence.again_at_s is None else fence.again_at_s
+            wait = WatchState(handle=None, wake_at_s=wake_at_s, deadline_s=self._settings.deadline_s)
             return Watch(state=wait)
         key = AttemptKey(run=self._settings.key, generation=self._settings.generation, attempt=attempt)
         since_s = self._intents.note(key, at_s=self._clock.now_s())
@@ -133,8 +202,12 @@ class SingleRun:
             _abandon(self._engine, key)
             return self._superseded(newer)
         self._stop_through(key.generation - 1)
+        if self._holding is not None:
+            self._wait_until_gone()
         try:
             return self._watch(self._submit(key))
+        except TurnError as error:
+            return self._wait_for_turn(key, error)
         except CapacityError as error:
             return self._wait(key, since_s, str(error))
         except AbandonedError as error:
@@ -148,8 +221,9 @@ class SingleRun:
 
     def _submit(self, key: AttemptKey) -> GangHandle:
         gang = self._make_gang(key)
+        nodes = [own_name(node) for node in gang.placement.nodes]
         with _PREPARE:
-            links = self._open_channel(gang.channel_root).prepare(gang.placement.nodes, at_s=self._clock.now_s())
+            links = self._open_channel(gang.channel_root).prepare(nodes, at_s=self._clock.now_s())
         request = self._engine.render(replace(gang, channel_links=links))
         with _SUBMIT:
             return self._engine.submit(request, key=key)
@@ -163,8 +237,22 @@ class SingleRun:
         if again_at_s is not None:
             return Watch(state=WatchState(handle=None, wake_at_s=again_at_s, deadline_s=settings.deadline_s))
         if not _abandon(self._engine, key):
-            return self.start()
+            return self._start()
         return Failed(reason=f"waited {now_s - since_s:.0f} s for capacity: {reason}")
+
+    def _wait_for_turn(self, key: AttemptKey, turn: TurnError) -> Outcome:
+        """Come back when the queue calls, or by then; or give it up, as :meth:`_wait` does."""
+        log.info("%s %s", key.name, turn)
+        if turn.again_at_s is None:
+            return Failed(reason=str(turn)) if _abandon(self._engine, key) else self._start()
+        watch = WatchState(handle=None, wake_at_s=turn.again_at_s, deadline_s=self._settings.deadline_s)
+        return Watch(state=self._heard(watch))
+
+    def _heard(self, watch: WatchState) -> WatchState:
+        """Have the queue call for the gang."""
+        if self._holding is None:
+            return watch
+        return replace(watch, ground=self._holding.ground, claims_as=self._holding.key)
 
     def _watch(self, handle: GangHandle) -> Watch:
         settings = self._settings
@@ -178,7 +266,7 @@ class SingleRun:
             poll_interval_s=settings.poll_interval_s,
             lease_s=settings.lease_s,
         )
-        return Watch(state=state)
+        return Watch(state=self._heard(state))
 
     def _conclude(self, handle: GangHandle, status: GangStatus) -> Outcome:
         fault = fault_of(status, last_step=None, num_steps=None)
@@ -189,8 +277,10 @@ class SingleRun:
     def _again(self, key: AttemptKey, fault: Fault | None) -> Outcome:
         reason = fault.summary if fault else "it ended without a reason"
         hopeless = fault is None or fault.failure_class is FailureClass.CODE
-        if hopeless or key.attempt >= self._settings.max_attempts:
-            return Failed(reason=f"launch {key.attempt} of {self._settings.max_attempts}: {reason}", fault=fault)
+        num_yields = 0 if self._holding is None else self._holding.num_yields()
+        max_attempts = self._settings.max_attempts + num_yields
+        if hopeless or key.attempt >= max_attempts:
+            return Failed(reason=f"launch {key.attempt} of {max_attempts}: {reason}", fault=fault)
         return self._launch(attempt=key.attempt + 1)
 
     def _stop_through(self, generation: int) -> None:
@@ -202,6 +292,24 @@ class SingleRun:
             if handle.key == key:
                 return handle
         raise CouldNotLookError(f"engine {self._engine.name} no longer knows {key.name}, which it had started")
+
+
+def give_back(
+    engine: Engine, intents: LaunchIntents, holding: Holding, *, through_generation: int | None = None
+) -> None:
+    """Give back what the launches noted in ``intents`` hold, or those up to a generation.
+
+    Where one of them is alive, that is left to whoever finds it gone. Raises ``CouldNotLookError``, ``StoreError``.
+    """
+    noted = intents.noted()
+    mine = [each for each in noted if through_generation is None or each.generation <= through_generation]
+    if not mine:
+        return
+    alive = {handle.key for run in {each.run for each in mine} for handle in _alive(engine, run)}
+    if any(through_generation is None or key.generation <= through_generation for key in alive):
+        log.warning("%s: a gang of it is still alive: whoever finds it gone gives back what it holds", holding.key)
+        return
+    holding.give_back(max(mine, key=holding.number_of))
 
 
 def stop_all(
@@ -228,6 +336,10 @@ def stop_all(
     for handle in alive:
         _stop(engine, handle, grace_s=grace_s)
     return tuple(handle.key.name for handle in alive)
+
+
+def _alive(engine: Engine, key: RunKey) -> list[GangHandle]:
+    return [handle for handle, status in _look(engine, key).items() if not status.phase.ended]
 
 
 @_ABANDON

@@ -19,7 +19,7 @@ from airflow_llmsched.control.machine import advance
 from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.errors import StoreError
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 """Raise it when the machine folds old events to another state than before."""
 
 SNAPSHOT_EVERY = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_llmsched.control import events as ev
@@ -147,8 +147,11 @@ def conclude(
 
 
 def extend(channel: RunChannel | None, watch: WatchState, clock: Clock) -> None:
-    """Let agents keep their ranks for as long as a hand-over may take. Silent when it cannot be written."""
-    if watch.lease_s is None or channel is None:
+    """Let agents keep their ranks for as long as a hand-over may take. Silent when it cannot be written.
+
+    Without a gang there is none to keep: the channel is then of one that is over, and may be waited out.
+    """
+    if watch.lease_s is None or channel is None or watch.handle is None:
         return
     with contextlib.suppress(TransientError), _EXTEND:  # the lease as it stands is the best that can be had
         channel.extend(until_s=clock.now_s() + watch.lease_s + watch.handoff_limit_s)
@@ -170,11 +173,23 @@ def _ask_for(engine: Engine, channel: RunChannel | None, watch: WatchState) -> T
     return ask(engine, [watch.handle])[watch.handle]
 
 
-def watch(engine: Engine, channel: RunChannel | None, state: WatchState, clock: Clock) -> ev.AnyHandover:
-    """Block until there is something to hand over, and return it."""
+def watch(
+    engine: Engine,
+    channel: RunChannel | None,
+    state: WatchState,
+    clock: Clock,
+    *,
+    summoned: Callable[[WatchState], str] = lambda _watch: "",
+) -> ev.AnyHandover:
+    """Block until there is something to hand over, and return it.
+
+    ``summoned`` says why somebody is to look after the run before its time (``control.arbiter_watch``); empty: nobody.
+    """
     while True:
         state, verdict = step(engine, channel, state, clock)
-        if isinstance(verdict, KeepWatching):
-            clock.sleep(verdict.after_s)
-        else:
+        if not isinstance(verdict, KeepWatching):
             return verdict.event
+        if summoned(state):
+            extend(channel, state, clock)
+            return ev.Woke(at_s=clock.now_s())
+        clock.sleep(min(verdict.after_s, state.poll_interval_s) if state.ground else verdict.after_s)

@@ -23,6 +23,15 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """What a person has to buy before it can be rented: ``what`` it is, at ``usd`` at once, by ``command``."""
+
+    what: str
+    usd: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A pool's nodes at a price. Times are Unix seconds.
 
@@ -30,7 +39,8 @@ class Offer:
     interrupted; None: not known. ``starts_at_s`` and ``ends_at_s`` bound a reservation or a capacity block, None leaves
     that side open. ``start_up_s`` lasts from the order to the first rank. ``source`` says who named the price, and
     ``priced_at_s`` when. ``energy_usd_per_hour`` is what a node's electricity costs, whoever pays it, and
-    ``carbon_g_per_hour`` the grams of CO2 equivalent that go with it; None: not known.
+    ``carbon_g_per_hour`` the grams of CO2 equivalent that go with it; None: not known. With a ``purchase`` it is no
+    capacity yet: it can be rented, as a reservation, once a person has bought it.
     """
 
     pool: Pool
@@ -46,6 +56,7 @@ class Offer:
     vendor: str = ""
     energy_usd_per_hour: float | None = None
     carbon_g_per_hour: float | None = None
+    purchase: Purchase | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,8 @@ class Quote:
     """What the whole run would cost with one offer, in money and time. Holds until ``valid_until_s`` (Unix seconds).
 
     ``energy_usd`` and ``carbon_g`` (grams of CO2 equivalent) are None where the offer does not tell, and no part of
-    ``total_usd``.
+    ``total_usd``. ``extra_usd`` is what both count for in comparisons, ``extra_usd_per_hour`` for a node's hour: nobody
+    is paid it.
     """
 
     offer: Offer
@@ -110,8 +122,15 @@ class Quote:
     valid_until_s: float
     energy_usd: float | None = None
     carbon_g: float | None = None
+    extra_usd: float = 0.0
+    extra_usd_per_hour: float = 0.0
 
     @property
     def total_usd(self) -> float:
         """Everything that is paid for the run."""
         return self.compute_usd + self.egress_usd
+
+    @property
+    def weighed_usd(self) -> float:
+        """What it counts for beside other quotes."""
+        return self.total_usd + self.extra_usd

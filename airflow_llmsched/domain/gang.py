@@ -9,8 +9,10 @@ from typing import Any
 
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunOrigin
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement
+from airflow_llmsched.domain.roles import RoleKind
 
 
 class GangPhase(StrEnum):
@@ -31,12 +33,20 @@ class GangPhase(StrEnum):
         return self not in (GangPhase.PENDING, GangPhase.STARTING, GangPhase.RUNNING)
 
 
-class Launcher(StrEnum):
-    """What starts the ranks of one node."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRole:
+    """What the helpers of one kind run, as an argument list; ``Placement.helpers`` says how many, and where."""
 
-    TORCHRUN = "torchrun"
-    PLAIN = "plain"
-    """Each rank is started directly, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set."""
+    kind: RoleKind
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closeness:
+    """Each run of ``num_nodes`` nodes, from the first in the order of ranks, is to be in one domain of ``level``."""
+
+    level: str
+    num_nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,10 @@ class GangSpec:
     (``RunChannel.prepare``); ``lease_s`` is how long an agent keeps its ranks alive without being renewed (None: for
     ever). Once a rank has exited 0, the others must follow within ``exit_grace_s``, or the gang has failed: that rank
     left early. ``origin`` travels with the gang, so that the reaper never takes another deployment's for one of ours.
+    ``roles`` are the helpers' (``placement.helpers``): they start with the trainers or not at all, one that fails fails
+    the gang, and once the trainers are done they are ended. ``accelerator_vendor`` (``domain.hardware.Accelerator``)
+    says by which variables a process is shown its slots. ``close`` is what of the placement matters where the platform
+    chooses the nodes.
     """
 
     key: AttemptKey
@@ -64,6 +78,9 @@ class GangSpec:
     exit_grace_s: float = 60.0
     origin: RunOrigin | None = None
     channel_links: str | None = None
+    roles: tuple[GangRole, ...] = ()
+    accelerator_vendor: str = ""
+    close: tuple[Closeness, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +144,8 @@ class GangStatus:
     ``fault`` is the engine's word for why the gang ended, where it knows more than the phase says, else None; of a live
     gang, why it must be ended from outside: what is left of it will never end by itself.
     ``unconfirmed_nodes`` are those of an ended gang on which its ranks may be alive all the same: they cannot be seen.
+    ``queued_until_s`` is when the platform's own queue gave the gang its nodes, now while it waits there, and None
+    where there is no such queue: limits on its start count from then.
     """
 
     phase: GangPhase
@@ -138,6 +157,7 @@ class GangStatus:
     started_at_s: float | None = None
     ended_at_s: float | None = None
     unconfirmed_nodes: tuple[NodeId, ...] = ()
+    queued_until_s: float | None = None
 
     @property
     def noticed(self) -> tuple[NodeStatus, ...]:

@@ -197,6 +197,11 @@ class NodeShape:
         return (self.island, network)
 
     @property
+    def island_joins_nodes(self) -> bool:
+        """Whether the fastest links reach beyond the node, as in a rack that is one NVLink domain."""
+        return self.island is not None and (self.island.num_accelerators or 0) > self.num_accelerators
+
+    @property
     def scale_up_size(self) -> int:
         """Accelerators of the first level: the NVLink (ICI, Infinity Fabric) domain."""
         return self.levels[0].num_accelerators or self.num_accelerators

@@ -125,3 +125,8 @@ class ParallelLayout:
         if self.offload is not Offload.NONE:
             shown.append(f"offload={self.offload}")
         return " ".join(shown)
+
+    def describe_recompute(self) -> str:
+        """What is computed again, in short: parts of layers by name, as plans may differ in nothing else."""
+        parts = "+".join(part.value for part in self.recompute_modules)
+        return f"recompute={parts or self.recompute.value}"

@@ -62,12 +62,16 @@ class NodeNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedNode:
-    """A machine of a lease. ``id`` is the cloud's own; its gang reaches it by ``address``, empty until known."""
+    """A machine of a lease. ``id`` is the cloud's own; its gang reaches it by ``address``, empty until known.
+
+    ``is_off``: its cloud says that it does not run, and it is neither stopping nor asleep: what ran on it is dead.
+    """
 
     id: NodeId
     state: LeasedNodeState
     address: str = ""
     notice: NodeNotice | None = None
+    is_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

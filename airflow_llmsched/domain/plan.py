@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_llmsched.domain.hardware import Transport
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement
+from airflow_llmsched.domain.workload import RankGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +59,78 @@ class Prediction:
     binding_term: str = ""
     tokens_per_s_per_rank: float = 0.0
 
+    @property
+    def step_band_s(self) -> tuple[float, float]:
+        """From and to where four of five steps like this one are expected: as many times less as more."""
+        return self.step_s / (1 + self.error_ratio), self.step_s * (1 + self.error_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpan:
+    """Where the ranks of one kind of group are, of the group that is spread most.
+
+    Attributes:
+        group: the kind.
+        num_ranks: ranks in it.
+        num_nodes: nodes that they are on.
+        level: the innermost level (``node``, or one of the topology's) whose domains hold each such group whole; None
+            where there is none.
+        fabric: the network that its farthest members talk over.
+        bytes_per_s: what one rank's data is taken to move at over it.
+        transport: who moves the bytes there.
+        reduces: its switches add up.
+    """
+
+    group: RankGroup
+    num_ranks: int
+    num_nodes: int
+    level: str | None
+    fabric: str
+    bytes_per_s: float
+    transport: Transport
+    reduces: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSetting:
+    """An environment variable of every rank that a plan counts on, and why."""
+
+    name: str
+    value: str
+    why: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One legal way to run the workload now."""
+    """One legal way to run the workload now.
+
+    ``spans`` has the groups of more than one rank, the closest first. Without ``launch_settings`` the network would be
+    slower than predicted. ``accelerator_vendor`` is that of the node shape; empty: not known. ``levels`` are those of
+    the topology, outermost first, that ``spans`` speaks of beside ``node``.
+    """
 
     layout: ParallelLayout
     placement: Placement
     prediction: Prediction
     node_shape: str
     num_domains: int
+    spans: tuple[GroupSpan, ...] = ()
+    launch_settings: tuple[LaunchSetting, ...] = ()
+    accelerator_vendor: str = ""
+    levels: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What every rank needs in its environment for memory and network to be as predicted."""
+        name, _, value = self.prediction.allocator_settings.partition("=")
+        allocator = {name: value} if name else {}
+        return allocator | {each.name: each.value for each in self.launch_settings}
 
     def summary(self) -> str:
         """One line for tables, XCom and logs."""
+        num_nodes = len(self.placement.nodes)
         return (
-            f"{self.layout.describe()} on {len(self.placement.nodes)} nodes of {self.node_shape}: "
+            f"{self.layout.describe()} on {num_nodes} node{'s' * (num_nodes > 1)} of {self.node_shape}: "
             f"{self.prediction.step_s:.3f} s/step, {self.prediction.memory_bytes_per_rank / 2**30:.2f} GiB/rank"
         )
 

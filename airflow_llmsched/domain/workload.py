@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import zip_longest
 
-from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
+from airflow_llmsched.domain.queue import SliceAsk
+from airflow_llmsched.domain.queue_rules import QueueWish
+from airflow_llmsched.domain.roles import RoleSpec
+from airflow_llmsched.domain.software import Software
 
 
 class TrainingStage(StrEnum):
@@ -314,7 +318,10 @@ class ObjectiveWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelismWish:
-    """Pinned degrees; None leaves the choice to the planner, which offloads only where nothing fits without."""
+    """Pinned degrees; None leaves the choice to the planner.
+
+    With ``may_offload`` it tries to offload where nothing fits otherwise and ``offload`` is not pinned.
+    """
 
     dp: int | None = None
     tp: int | None = None
@@ -329,6 +336,7 @@ class ParallelismWish:
     schedule: PipelineSchedule | None = None
     offload: Offload | None = None
     shard_size: int | None = None
+    may_offload: bool = False
 
 
 class RankGroup(StrEnum):
@@ -349,25 +357,6 @@ class PlacementWish:
     group: RankGroup
     level: str
     required: bool
-
-
-class RoleKind(StrEnum):
-    """What a role's processes do."""
-
-    TRAINER = "trainer"
-    DATA_LOADER = "data_loader"
-    EVALUATOR = "evaluator"
-    PARAMETER_SERVER = "parameter_server"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSpec:
-    """One role of the gang; all start or none does. Trainers take their count from the layout (``num_ranks`` None)."""
-
-    kind: RoleKind
-    num_ranks: int | None = None
-    command: tuple[str, ...] = ()
-    accelerators_per_rank: int = 1
 
 
 class CapacityType(StrEnum):
@@ -423,12 +412,16 @@ class LauncherSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSpec:
-    """Held-out evaluation and its gate: the run fails when the loss is above ``max_loss`` (None: no gate)."""
+    """Held-out evaluation and its gate: the run fails when the loss is above ``max_loss`` (None: no gate).
+
+    It runs on one accelerator, or on a slice of one that is divided (``slices``).
+    """
 
     command: tuple[str, ...] = ()
     max_loss: float | None = None
     num_batches: int = 16
     limit_s: float = 3600.0
+    slices: SliceAsk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,7 +459,7 @@ class MemoryDemand:
 class WorkloadSpec:
     """One training run. ``model`` is None only for a job that states its own ``communication`` and ``memory``.
 
-    ``freezes_encoder``: an encoder of images keeps the weights that it comes with.
+    ``freezes_encoder``: an encoder of images keeps the weights that it comes with. ``queue``: it waits its turn.
     """
 
     name: str
@@ -486,12 +479,14 @@ class WorkloadSpec:
     launcher: LauncherSpec = LauncherSpec()
     evaluation: EvaluationSpec | None = None
     retries: RetrySpec = RetrySpec()
+    queue: QueueWish | None = None
     communication: tuple[TrafficDemand, ...] = ()
     memory: tuple[MemoryDemand, ...] = ()
     lora_rank: int | None = None
     lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
     freezes_encoder: bool = False
     compression: GradientCompression | None = None
+    software: Software = field(default_factory=Software)
     seed: int = 0
 
     @property

@@ -6,15 +6,17 @@ Axes: P = number of ``Rates``, M = measured step.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from airflow_llmsched.learning.robust_fit import Problem, Start, cost, fit
-from airflow_llmsched.planner.layout_table import FloatArray
+from airflow_llmsched.domain.hardware import Accelerator
+from airflow_llmsched.learning.robust_fit import Fit, Problem, Start, cost, fit
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 from airflow_llmsched.planner.perf.calibration import (
     Calibration,
     FittedKind,
+    StepKind,
     band_error_ratio,
     independent_weights,
 )
@@ -27,6 +29,9 @@ MAX_GROUPS_PER_SOURCE = 16
 they share what the source does not say, and predicting them is what takes time."""
 NOISE = 0.05
 """Standard deviation of the logarithm of a good measurement about a good prediction."""
+
+FAR = 0.3
+"""Change of a logarithm from which on a linearised residual is checked by fitting again."""
 
 _HOST_FACTORS = (1.0, 2.0, 4.0, 8.0)
 
@@ -113,10 +118,13 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
     start = (begin.start(steps) if begin is not None else None) or _best_start(problem)
     models = [(step.source, step.job.model.hidden_size) for step in steps]
     found = fit(problem, groups=models, start=start)
+    left_out_M, kinds = _left_out(rows, problem, found, models)
+    bands = _bands(steps, kinds, left_out_M)
     kind = FittedKind(
         rates=_rates(found.value_P),
-        error_ratio=band_error_ratio(found.left_out_M, weight_M),
-        left_out_error_ratio=float(np.median(np.abs(np.expm1(found.left_out_M)))),
+        error_ratio=bands[StepKind.PLAIN],
+        error_ratio_by_kind={of: bands[of] for of in (StepKind.MIXTURE, StepKind.HOST_BOUND)},
+        left_out_error_ratio=float(np.median(np.abs(np.expm1(left_out_M)))),
         num_rows_by_source={source: sources.count(source) for source in dict.fromkeys(sources)},
     )
     return KindFit(
@@ -124,6 +132,54 @@ def fit_kind(steps: Sequence[MeasuredStep], *, prior: Rates, begin: KindFit | No
         begin=Start(value_P=found.value_P, slope_MP=found.slope_MP),
         number_of={(step.source, step.row): number for number, step in enumerate(steps)},
     )
+
+
+def _left_out(
+    rows: MeasuredSteps, problem: Problem, found: Fit, models: Sequence[Hashable]
+) -> tuple[FloatArray, Sequence[StepKind]]:
+    """Return residuals, and kinds of steps, as predicted when each row's model is not fitted on.
+
+    Linearised residuals are good nearby. Where they move far they are not, as where a model alone tells how long the
+    host takes, and steps wait for it or do not: such a model is left out of a fit.
+    """
+    left_out_M, kinds = found.left_out_M.copy(), list(rows.kinds(_constant(_rates(found.value_P))))
+    for model in dict.fromkeys(models):
+        is_own_M = np.array([each == model for each in models])
+        if is_own_M.all() or np.abs(left_out_M - found.residual_M)[is_own_M].max() < FAR:
+            continue
+        without = _fit_of(rows, problem, found, np.flatnonzero(~is_own_M))
+        left_out_M[is_own_M] = (problem.predict(without.value_P) - problem.measured_M)[is_own_M]
+        kinds_without = rows.kinds(_constant(_rates(without.value_P)))
+        kinds = [new if own else old for own, new, old in zip(is_own_M.tolist(), kinds_without, kinds, strict=True)]
+    return left_out_M, kinds
+
+
+def _constant(rates: Rates) -> Callable[[Accelerator], Rates]:
+    return lambda _: rates
+
+
+def _fit_of(rows: MeasuredSteps, problem: Problem, found: Fit, kept: IntArray) -> Fit:
+    """Fit some of the rows, beginning at the fit to all."""
+    few = MeasuredSteps([rows.steps[number] for number in kept])
+    narrowed = replace(
+        problem,
+        predict=lambda log_P: np.log(few.predicted_s_M(lambda _: _rates(log_P))),
+        measured_M=problem.measured_M[kept],
+        weight_M=problem.weight_M[kept],
+    )
+    return fit(narrowed, groups=range(len(kept)), start=Start(value_P=found.value_P, slope_MP=found.slope_MP[kept]))
+
+
+def _bands(
+    steps: Sequence[MeasuredStep], kinds: Sequence[StepKind], log_error_M: FloatArray
+) -> Mapping[StepKind, float]:
+    """Return the half-width of the band of each kind of steps, by the errors of steps of that kind."""
+    found = {}
+    for of in StepKind:
+        own = [number for number, kind in enumerate(kinds) if kind is of]
+        weight_M = independent_weights([steps[each].source for each in own], [steps[each].setup for each in own])
+        found[of] = band_error_ratio(log_error_M[own], weight_M)
+    return found
 
 
 def _possible(steps: Sequence[MeasuredStep], prior: Rates) -> Sequence[MeasuredStep]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import DataError, ObjectMissingError
-from airflow_llmsched.planner.perf.calibration import Calibration, from_toml, to_toml
+from airflow_llmsched.planner.perf.calibration import Calibration, from_toml, over_packaged, to_toml
 from airflow_llmsched.ports import ObjectStore
 
 _SAVE = EffectPoint("calibration.save")
@@ -14,6 +14,8 @@ KEY = "calibration.toml"
 
 def load(store: ObjectStore) -> Calibration | None:
     """Return the calibration at a state root, None if nothing was fitted there.
+
+    Generations that were not measured there are as the packaged calibration has them.
 
     Raises:
         DataError: what is there cannot be read.
@@ -25,7 +27,7 @@ def load(store: ObjectStore) -> Calibration | None:
         return None
     except UnicodeDecodeError as error:
         raise DataError(f"{store.uri}/{KEY}: is no text; fit again with llmsched calibrate") from error
-    return from_toml(text, name=f"{store.uri}/{KEY}")
+    return over_packaged(from_toml(text, name=f"{store.uri}/{KEY}"))
 
 
 def save(store: ObjectStore, calibration: Calibration) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ _LINK = EffectPoint("objects.local.link")
 _REPLACE = EffectPoint("objects.local.replace")
 _TIDY = EffectPoint("objects.local.tidy")
 _DELETE = EffectPoint("objects.local.delete")
+
+_DELETED_WHILE_READ = re.compile(r"\.nfs[0-9a-f]{24}")
+"""What an NFS client calls a file that is deleted while somebody has it open (Linux, ``fs/nfs/unlink.c``)."""
 
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -154,7 +158,7 @@ class LocalStore:
             ((folder_key + entry.name + "/" * is_folder, entry, is_folder) for entry, is_folder in entries),
             key=lambda row: row[0],
         ):
-            if entry.name.startswith(TEMP_PREFIX):
+            if entry.name.startswith(TEMP_PREFIX) or _DELETED_WHILE_READ.fullmatch(entry.name):
                 continue
             if is_folder:
                 if key.startswith(prefix) or prefix.startswith(key):

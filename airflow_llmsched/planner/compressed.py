@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.plan import Plan, Prediction
 from airflow_llmsched.domain.workload import CompressionKind, GradientCompression, WorkloadSpec
 from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.compression import METHODS
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.places import calibrated_machine
 
 WORTH_SHOWING_RATIO = 0.02
 """A step must become that much shorter for a kind of compression to be mentioned."""
@@ -33,25 +27,21 @@ class Compressed:
     fits: bool
 
 
-def compressed(
-    workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, calibration: Calibration | None = None
-) -> tuple[Compressed, ...]:
+def compressed(workload: WorkloadSpec, plan: Plan, machine: Machine) -> tuple[Compressed, ...]:
     """Price ``plan`` with each kind of compression at its defaults; none for a job without a model or replicas.
 
-    ``calibration`` is the one that the plan reckons with.
+    ``machine`` is the one that the plan was priced on.
     """
     if workload.model is None or plan.layout.dp * plan.layout.cp == 1:
         return ()
-    ranks_per_node = min(Counter(slot.node for slot in plan.placement.slots).values())
-    machine = calibrated_machine(shape, np.array([ranks_per_node], dtype=np.int64), calibration)
     return tuple(_priced(workload, plan, machine, GradientCompression(kind=kind)) for kind in CompressionKind)
 
 
-def words(workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, calibration: Calibration | None = None) -> str:
+def words(workload: WorkloadSpec, plan: Plan, machine: Machine) -> str:
     """Return a paragraph: the risk of what was asked for, or what could be asked for; empty where nothing is to say."""
     if workload.compression is not None:
         return f"Gradients are compressed ({workload.compression.kind}). {METHODS[workload.compression.kind].risk}"
-    lines = list(_lines(plan, compressed(workload, plan, shape, calibration=calibration)))
+    lines = list(_lines(plan, compressed(workload, plan, machine)))
     if not lines:
         return ""
     return "\n".join(

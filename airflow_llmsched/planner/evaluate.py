@@ -15,9 +15,10 @@ from airflow_llmsched.domain.hardware import Accelerator, NodeShape
 from airflow_llmsched.domain.plan import Prediction
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.calibration import StepKind
 from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
 from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
-from airflow_llmsched.planner.perf.job import heaviest_phase, job_of
+from airflow_llmsched.planner.perf.job import TransformerJob, heaviest_phase, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import (
     allocator_settings,
@@ -31,6 +32,7 @@ from airflow_llmsched.planner.perf.step import (
     model_flop_per_step,
     peak_flop_per_s,
     step_terms,
+    waits_for_host,
 )
 from airflow_llmsched.planner.perf.stragglers import step_quantile_s
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
@@ -65,7 +67,7 @@ class Evaluation:
     model_flop: int
     peak_flop_per_s: float
     num_steps: int
-    error_ratio: float
+    error_ratio_C: FloatArray
     phases: tuple[PhaseCosts, ...] = ()
     fullest_stage_C: IntArray | None = None
     allocator_settings: str = ""
@@ -90,7 +92,7 @@ class Evaluation:
             mfu_ratio=self.model_flop / peak_flop if peak_flop else 0.0,
             tokens_per_s=self.tokens_per_step / step_s if step_s else 0.0,
             usd_per_hour=usd_per_hour,
-            error_ratio=self.error_ratio,
+            error_ratio=float(self.error_ratio_C[index]),
             step_p50_s=float(self.step_p50_s_C[index]),
             step_p90_s=float(self.step_p90_s_C[index]),
             phases=phases,
@@ -131,13 +133,19 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
         model_flop=model_flop_per_step(job) if job else 0,
         peak_flop_per_s=peak_flop_per_s(machine.shape, job.precision.compute) if job else 0.0,
         num_steps=workload.num_steps,
-        error_ratio=machine.claimed_error_ratio if job else UNKNOWN_ERROR_RATIO,
+        error_ratio_C=_claimed_C(job, seconds, machine) if job else np.full(len(table), UNKNOWN_ERROR_RATIO),
         phases=phase_costs(workload, table, machine) if job and len(workload.batch) > 1 else (),
         fullest_stage_C=peak.stage_C if peak else None,
         allocator_settings=allocator_settings(job, machine.shape.accelerator) if job else "",
         hardware_flop_C=hardware_flop_per_step(job, table) if job else None,
         energy_unknown=unknown_power(machine.shape),
     )
+
+
+def _claimed_C(job: TransformerJob, seconds: Mapping[str, FloatArray], machine: Machine) -> FloatArray:
+    own = StepKind.PLAIN if job.model.experts is None else StepKind.MIXTURE
+    ratio, waiting_ratio = (machine.claimed_error_ratio(of) for of in (own, StepKind.HOST_BOUND))
+    return np.where(waits_for_host(seconds), waiting_ratio, ratio)
 
 
 def step_seconds(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Mapping[str, FloatArray]:

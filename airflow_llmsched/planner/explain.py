@@ -6,17 +6,20 @@ Every comparison is of numbers that were computed for both sides; nothing is sai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from airflow_llmsched.domain.hardware import NodeShape
+from airflow_llmsched.domain.hardware import NodeShape, Transport
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
-from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
+from airflow_llmsched.domain.plan import LaunchSetting, Plan, PlanSearch, Prediction
+from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import BudgetSpec, WorkloadSpec
 from airflow_llmsched.planner import compressed, recomputed
 from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.calibration import Calibration
-from airflow_llmsched.units import DAY_S, GIB, HOUR_S, KWH_J, MINUTE_S
+from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
+from airflow_llmsched.units import DAY_S, GB, GIB, HOUR_S, KWH_J, MINUTE_S
 
 STEP_TERMS = {
     "matmul": "matrix products",
@@ -59,6 +62,11 @@ _OFFLOADED = {
     Offload.PARAMETERS_NVME: "Optimizer state and weights stay on the node's disks between their uses.",
     Offload.ACTIVATIONS_HOST: "Kept activations wait for the backward pass in host memory.",
 }
+_MOVED_BY = {
+    Transport.CARD: "",
+    Transport.DPU: ", moved by processors on the network cards (DPU)",
+    Transport.HOST: ", moved by the host's cores",
+}
 _UNITS = ((DAY_S, "days"), (HOUR_S, "hours"), (MINUTE_S, "minutes"))
 _MAX_REASONS = 8
 _MAX_TERMS = 2
@@ -71,6 +79,7 @@ _TELLING_RATIO = 0.1
 def explain_plan(
     workload: WorkloadSpec,
     search: PlanSearch,
+    tree: TopologyTree,
     shapes: Mapping[str, NodeShape],
     *,
     expresses: Expresses | None = None,
@@ -84,6 +93,7 @@ def explain_plan(
     Args:
         workload: what was planned.
         search: what was found and turned down.
+        tree: the nodes that were searched.
         shapes: the node shapes that were searched, by name.
         expresses: what the trainer can express, as the search was told.
         calibration: what the search reckoned with.
@@ -91,13 +101,14 @@ def explain_plan(
     if not search.plans:
         return explain(search)
     best = search.plans[0]
-    shape = shapes[best.node_shape]
-    around = neighbours(workload, best, shape, expresses=expresses, calibration=calibration)
+    placed = PlacedMachine.on(best.placement, tree=tree, shape=shapes[best.node_shape])
+    machine = replace(placed, calibration=calibration)
+    around = neighbours(workload, best, machine, expresses=expresses)
     parts = (
         explain(search, around),
         _beyond_limits(workload.budget, best.prediction),
-        recomputed.words(workload, best, shape, calibration=calibration),
-        compressed.words(workload, best, shape, calibration=calibration),
+        recomputed.words(workload, best, machine),
+        compressed.words(workload, best, machine),
     )
     return "\n\n".join(filter(None, parts))
 
@@ -122,6 +133,10 @@ def _paragraphs(search: PlanSearch, around: Sequence[Neighbour]) -> Iterator[str
         yield f"Chosen: {best.summary()}."
         yield from search.notes
         yield " ".join(_layout_sentences(best.layout))
+        if best.spans:
+            yield _where(best)
+        if best.launch_settings:
+            yield "\n".join(_settings(best.launch_settings))
         yield _what_binds(best.prediction)
         yield _memory(best.prediction)
         if best.prediction.run_s:
@@ -173,15 +188,38 @@ def _recompute_sentences(layout: ParallelLayout) -> Iterator[str]:
         yield f"These parts of each layer are computed again instead of kept: {names}."
 
 
+def _where(plan: Plan) -> str:
+    """Say where the groups are, those that are spread most: a step waits for all of them."""
+    lines = ["Where the ranks of a group are, of the one that is spread most:"]
+    for span in plan.spans:
+        inside = f", in one {span.level}" * (span.level is not None and span.num_nodes > 1)
+        nodes = f"{span.num_nodes} node{'s' * (span.num_nodes > 1)}"
+        added = ", whose switches add up" * span.reduces
+        lines.append(
+            f"  {span.group}: {span.num_ranks} ranks on {nodes}{inside}, over {span.fabric} at "
+            f"{span.bytes_per_s / GB:,.3g} GB/s each way{added}{_MOVED_BY[span.transport]}"
+        )
+    return "\n".join(lines)
+
+
+def _settings(settings: Sequence[LaunchSetting]) -> Iterator[str]:
+    yield "The network is reckoned with these in the environment of every rank:"
+    for each in settings:
+        yield f"  {each.name}={each.value}: {each.why}"
+
+
 def _what_binds(prediction: Prediction) -> str:
     if not prediction.step_s:
         return "Nothing is known of the time a step takes: the job states neither a model nor traffic."
     terms = sorted(prediction.step_breakdown_s.items(), key=lambda item: (-item[1], item[0]))
     shares = [f"{STEP_TERMS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in terms[:4]]
-    low, high = (prediction.step_s * factor for factor in (1 - prediction.error_ratio, 1 + prediction.error_ratio))
+    low, high = prediction.step_band_s
     slow = f"; one in ten takes over {prediction.step_p90_s:.3g}" if prediction.step_p90_s > prediction.step_s else ""
     then = f"; then {', '.join(shares[1:])}" if shares[1:] else ""
-    mfu = f" MFU {prediction.mfu_ratio:.0%}." if prediction.mfu_ratio else ""
+    mfu = ""
+    if prediction.mfu_ratio:
+        pace = f"{prediction.tokens_per_s_per_rank:,.3g} tokens/s a rank"
+        mfu = f" MFU {prediction.mfu_ratio:.0%}, HFU {prediction.hfu_ratio:.0%}, {pace}."
     return (
         f"A step should take {prediction.step_s:.3g} s, or {low:.3g} to {high:.3g}{slow}. "
         f"What binds it: {shares[0]}{then}.{mfu}"
@@ -292,8 +330,9 @@ def _against_next(best: Plan, others: tuple[Plan, ...]) -> Iterator[str]:
     same = rival.layout.world_size == best.layout.world_size
     on = "" if same else f" on {rival.layout.world_size} ranks"
     difference = _step_difference(best.prediction, rival.prediction)
-    changed = rival.layout.recompute is not best.layout.recompute
-    recompute = f" recompute={rival.layout.recompute.value}" * changed
+    recompute = f" {rival.layout.describe_recompute()}"
+    if rival.layout.describe_recompute() == best.layout.describe_recompute():
+        recompute = ""
     yield f"The next by the objective is {rival.layout.describe()}{recompute}{on}: {difference}."
 
 

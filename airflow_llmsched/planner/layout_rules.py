@@ -34,7 +34,7 @@ class LayoutRule(StrEnum):
     TP_DIVIDES_HEADS = "tp does not divide the attention heads"
     TP_SUITS_KV_HEADS = "tp neither divides the key and value heads nor is a multiple of them"
     TP_DIVIDES_FFN = "tp does not divide the MLP width"
-    TP_INSIDE_NODE = "tp does not fit into a node"
+    TP_INSIDE_DOMAIN = "tp does not fit into a domain of the fastest links (NVLink)"
     PP_HAS_LAYERS = "pp is more than the layers"
     PP_KEEPS_STAGES_FULL = "pp makes stages so uneven that more than an eighth of the pipeline would stand idle"
     CP_DIVIDES_SEQUENCE = "the sequence does not divide into 2 * cp parts"
@@ -43,7 +43,7 @@ class LayoutRule(StrEnum):
     EP_NEEDS_EXPERTS = "ep needs a mixture of experts"
     EP_DIVIDES_EXPERTS = "ep does not divide the experts"
     EXPERT_TP_DIVIDES_FFN = "expert-tp does not divide the experts' width"
-    EXPERT_TP_INSIDE_NODE = "expert-tp does not fit into a node"
+    EXPERT_TP_INSIDE_DOMAIN = "expert-tp does not fit into a domain of the fastest links (NVLink)"
     EP_DIVIDES_RANKS = "ep * expert-tp does not divide dp * tp * cp, the ranks of a pipeline stage"
     BATCH_DIVIDES = "the global batch does not divide by dp * micro-batch"
     SCHEDULE_NEEDS_PIPELINE = "interleaved and zero-bubble schedules need a pipeline"
@@ -60,10 +60,14 @@ class LayoutRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the rules need to know besides the candidates."""
+    """What the rules need to know besides the candidates.
+
+    ``slots_per_domain`` are the accelerators that the fastest links join: those of a node, or of several.
+    """
 
     workload: WorkloadSpec
     slots_per_node: int
+    slots_per_domain: int
 
     @property
     def model(self) -> ModelShape | None:
@@ -125,8 +129,8 @@ def _tp_divides_ffn(question: Question, table: LayoutTable) -> BoolArray:
     return _divides(table.tp_C, dense) & _divides(table.tp_C, shared)
 
 
-def _tp_fits_node(question: Question, table: LayoutTable) -> BoolArray:
-    return np.asarray(table.tp_C <= question.slots_per_node)
+def _tp_fits_domain(question: Question, table: LayoutTable) -> BoolArray:
+    return np.asarray(table.tp_C <= question.slots_per_domain)
 
 
 def _pp_has_layers(question: Question, table: LayoutTable) -> BoolArray:
@@ -173,8 +177,8 @@ def _expert_tp_divides_ffn(question: Question, table: LayoutTable) -> BoolArray:
     return _divides(table.etp_C, question.experts.expert_hidden_size if question.experts else 0)
 
 
-def _expert_tp_fits_node(question: Question, table: LayoutTable) -> BoolArray:
-    return np.asarray(table.etp_C <= question.slots_per_node)
+def _expert_tp_fits_domain(question: Question, table: LayoutTable) -> BoolArray:
+    return np.asarray(table.etp_C <= question.slots_per_domain)
 
 
 def _ep_divides_ranks(_question: Question, table: LayoutTable) -> BoolArray:
@@ -257,7 +261,7 @@ DEGREE_RULES: Sequence[tuple[LayoutRule, Rule]] = (
     (LayoutRule.TP_DIVIDES_HEADS, _tp_divides_heads),
     (LayoutRule.TP_SUITS_KV_HEADS, _tp_suits_kv_heads),
     (LayoutRule.TP_DIVIDES_FFN, _tp_divides_ffn),
-    (LayoutRule.TP_INSIDE_NODE, _tp_fits_node),
+    (LayoutRule.TP_INSIDE_DOMAIN, _tp_fits_domain),
     (LayoutRule.PP_HAS_LAYERS, _pp_has_layers),
     (LayoutRule.PP_KEEPS_STAGES_FULL, _pp_keeps_stages_full),
     (LayoutRule.CP_DIVIDES_SEQUENCE, _cp_divides_sequence),
@@ -266,7 +270,7 @@ DEGREE_RULES: Sequence[tuple[LayoutRule, Rule]] = (
     (LayoutRule.EP_NEEDS_EXPERTS, _ep_has_experts),
     (LayoutRule.EP_DIVIDES_EXPERTS, _ep_divides_experts),
     (LayoutRule.EXPERT_TP_DIVIDES_FFN, _expert_tp_divides_ffn),
-    (LayoutRule.EXPERT_TP_INSIDE_NODE, _expert_tp_fits_node),
+    (LayoutRule.EXPERT_TP_INSIDE_DOMAIN, _expert_tp_fits_domain),
     (LayoutRule.EP_DIVIDES_RANKS, _ep_divides_ranks),
 )
 """Asked of dp, tp, pp, cp, ep and expert-tp."""

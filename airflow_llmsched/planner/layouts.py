@@ -122,6 +122,7 @@ def legal_layouts(
     *,
     world_sizes: Iterable[int],
     slots_per_node: int,
+    slots_per_domain: int | None = None,
     offloads: Sequence[Offload] = (Offload.NONE,),
 ) -> LayoutSpace:
     """Return all legal layouts of ``workload``.
@@ -135,15 +136,16 @@ def legal_layouts(
         workload: What to train.
         world_sizes: Numbers of ranks to split it over.
         slots_per_node: Ranks on a node at most.
+        slots_per_domain: Ranks that the fastest links join at most, those of a node unless told.
         offloads: What may leave the accelerator's memory, unless that is pinned.
 
     Raises:
         ValueError: a world size or ``slots_per_node`` is below 1.
     """
-    sizes = list(world_sizes)
+    sizes, per_domain = list(world_sizes), slots_per_domain or slots_per_node
     if sizes and min(slots_per_node, *sizes) < 1:
         raise ValueError(f"world_sizes={sizes} and slots_per_node={slots_per_node} must be at least 1")
-    question = Question(workload=workload, slots_per_node=slots_per_node)
+    question = Question(workload=workload, slots_per_node=slots_per_node, slots_per_domain=per_domain)
     axes = _Axes(question=question, offloads=offloads if question.model else (Offload.NONE,))
     sieve, num_policies = _Sieve(question=question), len(axes.policies())
     degrees = LayoutTable.concatenate(axes.degrees(size) for size in sizes)

@@ -21,6 +21,7 @@ from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.evaluate import usable_bytes
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.job import TransformerJob, job_of
 from airflow_llmsched.planner.perf.layers import distinct_kinds
 from airflow_llmsched.planner.perf.machine import Machine
@@ -51,6 +52,7 @@ class LikeNodes:
 
     shape: NodeShape
     num_nodes: int
+    calibration: Calibration | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -334,7 +336,11 @@ def _step_s_C(job: TransformerJob, layouts: Sequence[ParallelLayout], kind: Like
 
 
 def _machine(kind: LikeNodes, num_candidates: int) -> Machine:
-    return Machine(shape=kind.shape, ranks_per_node_C=np.full(num_candidates, kind.shape.num_accelerators))
+    return Machine(
+        shape=kind.shape,
+        ranks_per_node_C=np.full(num_candidates, kind.shape.num_accelerators),
+        calibration=kind.calibration,
+    )
 
 
 def _tensor_degrees(job: TransformerJob, kinds: Sequence[LikeNodes]) -> Iterator[int]:

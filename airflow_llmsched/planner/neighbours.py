@@ -5,7 +5,6 @@ An explanation compares with these, so that what it says of a choice was compute
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -19,10 +18,9 @@ from airflow_llmsched.planner.evaluate import evaluate, usable_bytes
 from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.layout_table import Expresses, LayoutTable
 from airflow_llmsched.planner.layouts import legal_layouts
-from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.job import heaviest_phase
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.places import calibrated_machine
+from airflow_llmsched.planner.perf.placed_machine import NODE, PlacedMachine
 from airflow_llmsched.units import GB
 
 _DEGREES = ("tp", "pp", "cp")
@@ -56,23 +54,20 @@ class Neighbour:
 def neighbours(
     workload: WorkloadSpec,
     plan: Plan,
-    shape: NodeShape,
+    machine: PlacedMachine,
     *,
     expresses: Expresses | None = None,
-    calibration: Calibration | None = None,
 ) -> tuple[Neighbour, ...]:
-    """Return the plans one change away from ``plan``, in a fixed order.
+    """Return the plans one change away from ``plan``, in a fixed order, each priced where the plan's ranks are.
 
     Degrees are doubled and halved against data parallelism (or pipeline stages, where there is one replica), chunks of
     a stage too, ZeRO goes a stage up and down, the micro-batch is doubled and halved, and other schedules and recompute
-    policies are tried. Whatever the workload pins stays; what ``expresses`` denies is an obstacle. ``calibration`` is
-    the one that the plan reckons with.
+    policies are tried. Whatever the workload pins stays; what ``expresses`` denies is an obstacle. ``machine`` is the
+    one that the plan was priced on.
     """
     if workload.model is None:
         return ()
     pinned = {field.name for field in fields(workload.parallelism) if _pin(workload, field.name) is not None}
-    ranks_on_node = Counter(slot.node for slot in plan.placement.slots).values()
-    machine = calibrated_machine(shape, np.array([min(ranks_on_node)], dtype=np.int64), calibration)
     found = []
     for name, layout in _changes(workload, plan.layout):
         changed = {
@@ -80,7 +75,7 @@ def neighbours(
         }
         if changed & pinned:
             continue
-        obstacle = _obstacle(workload, layout, shape, slots_per_node=max(ranks_on_node))
+        obstacle = _obstacle(workload, layout, machine)
         if obstacle is None and expresses is not None and not expresses(LayoutTable.of([layout]))[0]:
             obstacle = "the trainer cannot express it"
         if obstacle is None:
@@ -153,28 +148,36 @@ def _doubled_and_halved(layout: ParallelLayout, name: str) -> Iterator[tuple[str
         yield name, replace(layout, **{name: degree // 2})
 
 
-def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, shape: NodeShape, *, slots_per_node: int) -> str | None:
+def _obstacle(workload: WorkloadSpec, layout: ParallelLayout, machine: PlacedMachine) -> str | None:
     """Return the rule that turns down ``layout``, asked of the rules themselves; None when it is legal."""
-    pins = {field.name: getattr(layout, field.name) for field in fields(ParallelismWish)}
+    pins = {field.name: getattr(layout, field.name) for field in fields(ParallelismWish) if hasattr(layout, field.name)}
     asked = replace(workload, parallelism=ParallelismWish(**pins))
-    space = legal_layouts(asked, world_sizes=[layout.world_size], slots_per_node=slots_per_node)
+    ground = machine.grounds[int(machine.ground_C[0])]
+    space = legal_layouts(
+        asked, world_sizes=[layout.world_size], slots_per_node=ground.levels[NODE].most,
+        slots_per_domain=ground.scale_up.most,
+    )  # fmt: skip
     wanted = LayoutTable.of([layout])
     table = space.table
     matches_C = np.all(
         [getattr(table, each.name) == getattr(wanted, each.name)[0] for each in fields(LayoutTable)], axis=0
     )
     if matches_C.any():
-        return None
+        widest = max(layout.tp, layout.expert_tp or 1)
+        is_torn = ground.scale_up.spread(stride=1, size=widest).num_domains > 1
+        return "a group of these ranks would be torn between two domains of the fastest links" if is_torn else None
     # Every candidate that a rule turned down had this layout's degrees: the last rule is the one nearest to passing.
     reason = next(reversed(list(space.rejections)), "no such layout is among those that are searched")
-    return reason + (_where_links_end(shape, num_ranks=layout.tp) if reason == LayoutRule.TP_INSIDE_NODE else "")
+    if reason != LayoutRule.TP_INSIDE_DOMAIN:
+        return reason
+    return reason + _where_links_end(machine.shape, layout.tp, most=ground.scale_up.most)
 
 
-def _where_links_end(shape: NodeShape, *, num_ranks: int) -> str:
-    """Say at how many accelerators the fastest links end, where ``num_ranks`` are more; nothing where they are not."""
+def _where_links_end(shape: NodeShape, num_ranks: int, *, most: int) -> str:
+    """Say at how many accelerators the fastest links end, or how many of the gang's ranks they join at ``most``."""
     near, far = shape.levels[0], shape.levels[1]
     if near.num_accelerators is None or num_ranks <= near.num_accelerators:
-        return ""
+        return f": {near.fabric.name} joins at most {most} of these ranks"
     return (
         f": {near.fabric.name} ends with {near.num_accelerators} accelerators, each with "
         f"{near.bandwidth_bytes_per_s / GB:,.3g} GB/s each way, and {far.fabric.name} beyond it has "

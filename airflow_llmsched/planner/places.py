@@ -1,4 +1,4 @@
-"""Where gangs would go: each world size is placed as often as tensor degrees differ on the nodes, and priced. Pure.
+"""Where gangs would go: each world size is placed as often as tensor degrees differ on the domains, and priced. Pure.
 
 Axes: A = place that was found, S = stem of a layout (``layouts.LayoutSpace``), R = rank.
 """
@@ -6,24 +6,29 @@ Axes: A = place that was found, S = stem of a layout (``layouts.LayoutSpace``), 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, Placed, Placement, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import PlacementWish, RankGroup, WorkloadSpec
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.calibration import Calibration
-from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.machine import Machine, power_of_two_within
+from airflow_llmsched.planner.perf.placed_machine import NODE, Ground, PlacedMachine, Terrain
+from airflow_llmsched.planner.placement.helpers import place_helpers
 from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, num_split_groups
 from airflow_llmsched.planner.relax import Obstacles
 from airflow_llmsched.ports import PlacementSolver
+
+DEGREES = ("dp_C", "tp_C", "pp_C", "cp_C", "ep_C", "etp_C")
+"""Columns of a table of layouts that say which ranks form groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,15 +44,35 @@ class Ask:
     time_limit_s: float
     expresses: Expresses | None = None
     calibration: Calibration | None = None
-
-    def machine(self, ranks_per_node_C: IntArray) -> Machine:
-        """Return the machine to reckon with: what it reaches is known from the calibration, or the packaged one."""
-        return calibrated_machine(self.shape, ranks_per_node_C, self.calibration)
+    node_costs: Mapping[NodeId, NodeCosts] = field(default_factory=dict)
 
     @property
     def usable_slots(self) -> list[int]:
         """Slots of each node that a gang could have."""
         return [node.usable_slots for node in self.tree.nodes if node.id not in self.excluded]
+
+    @property
+    def joined_slots(self) -> list[int]:
+        """Slots that a gang could have of each domain of the fastest links: of each node where the tree names none."""
+        level = self.tree.scale_up_level
+        if level is None:
+            return self.usable_slots
+        depth = self.tree.levels.index(level) + 1
+        slots: Counter[tuple[str, ...]] = Counter()
+        for node in self.tree.nodes:
+            if node.id not in self.excluded:
+                slots[node.path[:depth]] += node.usable_slots
+        return list(slots.values())
+
+    @property
+    def slots_per_node(self) -> int:
+        """Slots of the node that has most."""
+        return max(self.usable_slots, default=1)
+
+    @property
+    def slots_per_domain(self) -> int:
+        """Slots of the domain of the fastest links that has most; no more than the shape's links can join."""
+        return max(self.slots_per_node, min(max(self.joined_slots, default=1), self.shape.scale_up_size))
 
     def gang_level(self, *, required: bool) -> str | None:
         """Return the level that the whole gang must, or should, stay inside."""
@@ -63,22 +88,15 @@ class Ask:
         ]
 
 
-def calibrated_machine(shape: NodeShape, ranks_per_node_C: IntArray, calibration: Calibration | None) -> Machine:
-    """Return the machine of a shape with what ``calibration`` says that it reaches; None: the packaged one."""
-    machine = Machine(shape=shape, ranks_per_node_C=ranks_per_node_C)
-    if calibration is None:
-        return machine
-    accelerator = shape.accelerator
-    return replace(machine, rates=calibration.rates_of(accelerator), error_ratio=calibration.error_ratio(accelerator))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Places:
     """Places of gangs, and of each stem its place, or -1. ``usd_per_hour_A`` is what the nodes cost."""
 
+    ask: Ask
+    terrain: Terrain
     placed: Sequence[Placed]
+    grounds: Sequence[Ground]
     place_S: IntArray
-    ranks_per_node_A: IntArray
     usd_per_hour_A: FloatArray
 
     @property
@@ -86,40 +104,75 @@ class Places:
         """Domains of the innermost level that each place spans."""
         return np.array([each.num_domains for each in self.placed], dtype=np.int64)
 
+    def machine(self, place_C: IntArray) -> PlacedMachine:
+        """Return the machine of candidates on these places, with what the ask's calibration says that it reaches."""
+        machine = PlacedMachine.of(self.terrain, self.grounds, place_C)
+        return replace(machine, calibration=self.ask.calibration)
+
+    def flat_machine(self, place_C: IntArray) -> Machine:
+        """Return what stands for :meth:`machine` where many are sifted: nodes in rows, as fast links usually join them.
+
+        Groups are mostly powers of two, and would straddle domains of 72 otherwise.
+        """
+        on_node_A = np.array([each.levels[NODE].fewest for each in self.grounds], dtype=np.int64)
+        usual = [each.scale_up.usual for each in self.grounds]
+        joined_A = np.array([power_of_two_within(number) for number in usual], dtype=np.int64)
+        joins_nodes = self.terrain.scale_up_level is not None
+        return Machine(
+            shape=self.terrain.shape,
+            ranks_per_node_C=on_node_A[place_C],
+            joined_ranks_C=joined_A[place_C] if joins_nodes else on_node_A[place_C],
+            calibration=self.ask.calibration,
+            switches_reduce=self.terrain.switches_reduce,
+        )
+
 
 def find_places(ask: Ask, stems: LayoutTable, obstacles: Obstacles) -> Places:
-    """Place each world size and tensor degree: nothing else of a layout binds ranks to nodes.
+    """Place each world size and degree whose groups must not be torn: nothing else of a layout binds ranks to nodes.
 
-    Degrees that fit as often into every node are placed together, by the largest: its groups hold those of the others.
+    Degrees that fit as often into every domain are placed together, by one whose groups hold those of the others.
     """
-    world_S = stems.world_size_C
-    pairs = factor(stems, ("tp_C",), beside=(world_S,))
-    sizes = sorted(set(ask.usable_slots))
-    alike: dict[tuple[int, ...], list[int]] = {}
-    worlds, degrees = world_S[pairs.first_U].tolist(), pairs.table.tp_C.tolist()
-    for number in np.lexsort([degrees, worlds]).tolist():
-        capacities = (size // degrees[number] * degrees[number] for size in sizes)
-        alike.setdefault((worlds[number], *capacities), []).append(number)
+    pairs = factor(stems, ("tp_C", "etp_C"), beside=(stems.world_size_C,))
+    worlds = stems.world_size_C[pairs.first_U].tolist()
+    degrees = np.lcm(pairs.table.tp_C, pairs.table.etp_C).tolist()
+    terrain = Terrain(ask.tree, ask.shape)
     placed: list[Placed] = []
     prices: list[float] = []
-    ranks_per_node: list[int] = []
+    grounds: list[Ground] = []
     place_U = np.full(len(worlds), -1, dtype=np.int64)
-    for numbers in alike.values():
-        result = _place(ask, world_size=worlds[numbers[-1]], tp=degrees[numbers[-1]])
+    for numbers in _alike(ask, worlds, degrees):
+        result = _place(ask, world_size=worlds[numbers[0]], tp=degrees[numbers[0]])
         if isinstance(result, NotPlaced):
             obstacles.note_refusal(result)
             continue
         place_U[numbers] = len(placed)
-        ranks_on = Counter(slot.node for slot in result.placement.slots)
         placed.append(result)
-        prices.append(_usd_per_hour(ask, ranks_on))
-        ranks_per_node.append(min(ranks_on.values()))
+        prices.append(usd_per_hour(ask, num_held(result.placement)))
+        grounds.append(terrain.ground(result.placement))
     return Places(
+        ask=ask,
+        terrain=terrain,
         placed=placed,
+        grounds=grounds,
         place_S=pairs.spread(place_U),
-        ranks_per_node_A=np.array(ranks_per_node, dtype=np.int64),
         usd_per_hour_A=np.array(prices, dtype=np.float64),
     )
+
+
+def _alike(ask: Ask, worlds: Sequence[int], degrees: Sequence[int]) -> Iterator[list[int]]:
+    """Yield numbers of pairs that one place serves, by world size and then degree; the widest degree of each first."""
+    sizes = sorted(set(ask.joined_slots))
+    together: dict[tuple[int, ...], list[list[int]]] = {}
+    for number in np.lexsort([[-degree for degree in degrees], worlds]).tolist():
+        world, degree = worlds[number], degrees[number]
+        same = together.setdefault((world, *(size // degree * degree for size in sizes)), [])
+        served = next((numbers for numbers in same if degrees[numbers[0]] % degree == 0), None)
+        if served is None:
+            same.append([number])
+        else:
+            served.append(number)
+    every = [numbers for same in together.values() for numbers in same]
+    yield from sorted(every, key=lambda numbers: (worlds[numbers[0]], degrees[numbers[0]]))
 
 
 def num_broken_S(ask: Ask, stems: LayoutTable, places: Places, *, required: bool) -> IntArray:
@@ -127,8 +180,7 @@ def num_broken_S(ask: Ask, stems: LayoutTable, places: Places, *, required: bool
     wishes = ask.group_wishes(required=required)
     if not wishes:
         return np.zeros(len(stems), dtype=np.int64)
-    degrees = ("dp_C", "tp_C", "pp_C", "cp_C", "ep_C", "etp_C")
-    found = factor(stems, degrees, beside=(places.place_S,))
+    found = factor(stems, DEGREES, beside=(places.place_S,))
     broken_U = np.zeros(len(found.first_U), dtype=np.int64)
     domains = {
         (number, wish.level): domain_of_rank_R(each.placement, ask.tree, level=wish.level)
@@ -144,23 +196,61 @@ def num_broken_S(ask: Ask, stems: LayoutTable, places: Places, *, required: bool
     return found.spread(broken_U)
 
 
+def with_helpers(ask: Ask, placement: Placement, layout: ParallelLayout) -> Placement | None:
+    """Return a placement with the workload's other roles; None where they do not find room."""
+    return place_helpers(
+        ask.workload.roles,
+        placement,
+        layout=layout,
+        tree=ask.tree,
+        required_level=ask.gang_level(required=True),
+        excluded=ask.excluded,
+        max_processes_per_node=ask.shape.host.num_cpu_threads or None,
+    )
+
+
 def _place(ask: Ask, *, world_size: int, tp: int) -> Placed | NotPlaced:
-    return ask.solver.place(
+    layout = ParallelLayout(dp=world_size // tp, tp=tp)
+    result = ask.solver.place(
         PlacementProblem(
-            layout=ParallelLayout(dp=world_size // tp, tp=tp),
+            layout=layout,
             tree=ask.tree,
             required_level=ask.gang_level(required=True),
             preferred_level=ask.gang_level(required=False),
             excluded=ask.excluded,
         ),
-        time_limit_s=ask.time_limit_s,
+        time_limit_s=0.0,  # there are many: what is best of them is placed again, with time for it
         seed=ask.seed,
     )
+    if isinstance(result, NotPlaced):
+        return result
+    placement = with_helpers(ask, result.placement, layout)
+    if placement is None:
+        return NotPlaced(summary=f"{world_size} ranks leave no node the room that one process of another role needs")
+    return replace(result, placement=placement)
 
 
-def _usd_per_hour(ask: Ask, ranks_on: Counter[NodeId]) -> float:
-    """Return list price: of the whole node where the gang has it to itself, else of the slots that it takes."""
+def num_held(placement: Placement) -> Counter[NodeId]:
+    """Count the accelerators that a gang holds, by node, in one pass: a gang may be on thousands of nodes."""
+    held = Counter(slot.node for slot in placement.slots)
+    for helper in placement.helpers:
+        held[helper.node] += len(helper.slots)
+    return held
+
+
+def usd_per_hour(ask: Ask, held_on: Mapping[NodeId, int]) -> float:
+    """Return the price: of the whole node where the gang has it to itself, else of the slots that it takes.
+
+    A node's own, where its owner states one; else the list price of its shape.
+    """
     per_slot = ask.shape.usd_per_hour / ask.shape.num_accelerators
-    taken = (node for node in ask.tree.nodes if node.id in ranks_on)
-    slots = sum(node.num_slots if node.num_free_slots == node.num_slots else ranks_on[node.id] for node in taken)
-    return per_slot * slots
+    listed, stated = 0, 0.0
+    for node in ask.tree.nodes:
+        if node.id not in held_on:
+            continue
+        slots = node.num_slots if node.num_free_slots == node.num_slots else held_on[node.id]
+        if node.terms.usd_per_hour is None:
+            listed += slots
+        else:
+            stated += node.terms.usd_per_hour * slots / node.num_slots
+    return per_slot * listed + stated

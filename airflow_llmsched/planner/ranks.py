@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_llmsched.domain.workload import RoleKind, WorkloadSpec
+from airflow_llmsched.domain.roles import RoleKind
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_rules import keeps_stages_full
 from airflow_llmsched.planner.layouts import divisors
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-import numpy as np
-
-from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Recompute, RecomputeModule
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.evaluate import usable_bytes
-from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_recompute import RecomputedLayers, again_s_by_stage, best_layers
-from airflow_llmsched.planner.places import calibrated_machine
 
 WORTH_SHOWING_RATIO = 0.02
 """A step must become that much shorter for the choice to be mentioned."""
@@ -23,20 +19,20 @@ WORTH_SHOWING_RATIO = 0.02
 _MAX_STAGES = 4
 
 
-def words(workload: WorkloadSpec, plan: Plan, shape: NodeShape, *, calibration: Calibration | None = None) -> str:
+def words(workload: WorkloadSpec, plan: Plan, machine: Machine) -> str:
     """Return a paragraph, or nothing where all layers alike do as well.
 
     No trainer that settings are written for can be told layer by layer, so the search does not choose so.
-    ``calibration`` is the one that the plan reckons with.
+    ``machine`` is the one that the plan was priced on.
     """
     job, layout = job_of(workload), plan.layout
     by_product = RecomputeModule.EVERY_SECOND_PRODUCT in layout.recompute_modules
     if job is None or layout.recompute not in {Recompute.FULL, Recompute.MODULES} or by_product:
         return ""
-    machine = calibrated_machine(shape, np.ones(1, dtype=np.int64), calibration)
+    accelerator = machine.shape.accelerator
     layers = best_layers(
-        job, layout, machine, capacity_bytes=usable_bytes(shape.accelerator),
-        reserved_bytes=shape.accelerator.reserved_bytes,
+        job, layout, machine, capacity_bytes=usable_bytes(accelerator),
+        reserved_bytes=accelerator.reserved_bytes,
     )  # fmt: skip
     if layers is None:
         return ""

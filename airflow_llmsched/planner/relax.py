@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.domain.placement import NotPlaced
@@ -27,9 +28,11 @@ class Obstacles:
     unknown_shapes: tuple[str, ...] = ()
     tried_counts: tuple[int, ...] = ()
     slots_per_node: int = 1
+    slots_per_domain: int = 1
     formats: tuple[str, ...] = ()
     refusal: NotPlaced | None = None
     breaks_wishes: bool = False
+    wish_refusal: NotPlaced | None = None
     num_inexpressible: int = 0
     leanest_bytes: int | None = None
     leanest_accelerator: Accelerator | None = None
@@ -44,10 +47,18 @@ class Obstacles:
         if number:
             self._turned_down[reason] += number
 
-    def note_counts(self, counts: list[int], *, slots_per_node: int) -> None:
-        """Remember which rank counts were tried, and how many slots the largest node offered."""
+    def note_counts(self, counts: list[int], *, slots_per_node: int, slots_per_domain: int) -> None:
+        """Remember which rank counts were tried, and how many slots the largest node and domain offered."""
         self.tried_counts = tuple(sorted({*self.tried_counts, *counts}))
         self.slots_per_node = max(self.slots_per_node, slots_per_node)
+        self.slots_per_domain = max(self.slots_per_domain, slots_per_domain)
+
+    def has_legal_layout(self, workload: WorkloadSpec, count: int) -> bool:
+        """Whether any layout of ``workload`` is legal on ``count`` ranks of such nodes."""
+        space = legal_layouts(
+            workload, world_sizes=[count], slots_per_node=self.slots_per_node, slots_per_domain=self.slots_per_domain
+        )
+        return len(space) > 0
 
     def note_format(self, accelerator: Accelerator) -> None:
         """Remember formats that an accelerator does have."""
@@ -57,6 +68,10 @@ class Obstacles:
     def note_refusal(self, refusal: NotPlaced) -> None:
         """Remember the refusal of the smallest gang: the first, as gangs come in order of size."""
         self.refusal = self.refusal or refusal
+
+    def note_wish_refusal(self, refusal: NotPlaced) -> None:
+        """Remember what levels required of groups leave no place: the smallest gang, the last, as larger come first."""
+        self.wish_refusal = refusal
 
     def note_memory(self, leanest_bytes: int, accelerator: Accelerator) -> None:
         """Remember the candidate that came closest to fitting."""
@@ -82,7 +97,9 @@ def relaxation(obstacles: Obstacles) -> str | None:
     if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
         return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
     if obstacles.breaks_wishes:
-        return "drop a required placement wish of a group, or make it preferred"
+        refusal = obstacles.wish_refusal
+        told = "" if refusal is None else f"{refusal.summary}: {refusal.relaxation}"
+        return told or "drop a required placement wish of a group, or make it preferred"
     if obstacles.refusal is not None:
         return f"{obstacles.refusal.summary}: {obstacles.refusal.relaxation or 'nothing smaller fits either'}"
     if obstacles.formats:
@@ -94,17 +111,17 @@ def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:
     needed, usable = f"{leanest_bytes / GIB:.1f} GiB", f"{usable_bytes(accelerator) / GIB:.1f} GiB"
     return (
         f"the leanest legal layout needs {needed} on each {accelerator.name}, which has {usable} to use: allow more "
-        "ranks, a higher ZeRO stage, more recomputation, a smaller micro-batch or an offload, or use accelerators with "
-        "more memory"
+        "ranks, a higher ZeRO stage, more recomputation, a smaller micro-batch or an offload "
+        "(parallelism.may_offload), or use accelerators with more memory"
     )
 
 
 def _to_be_legal(obstacles: Obstacles) -> str:
     workload = obstacles.workload
     for name, value in _pins(workload.parallelism):
-        unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
+        unpinned = replace(workload, parallelism=_unpinned(workload.parallelism, name))
         for count in reversed(obstacles.tried_counts):
-            if len(legal_layouts(unpinned, world_sizes=[count], slots_per_node=obstacles.slots_per_node)):
+            if obstacles.has_legal_layout(unpinned, count):
                 return f"unpin parallelism.{name} = {value}: {count} ranks then have a legal layout"
     reason = next(iter(obstacles.rejections()), "no candidate came up")
     tried = ", ".join(map(str, obstacles.tried_counts))
@@ -115,16 +132,13 @@ def _to_be_legal(obstacles: Obstacles) -> str:
 
 def _near_legal_counts(obstacles: Obstacles) -> list[int]:
     """Return the closest rank count below and above those tried that has a legal layout, of few that were looked at."""
-    workload, slots = obstacles.workload, obstacles.slots_per_node
+    workload = obstacles.workload
     least, most = obstacles.tried_counts[0], obstacles.tried_counts[-1]
     free = replace(workload, capacity=replace(workload.capacity, min_ranks=1, max_ranks=None))
     counts = rank_counts(free, max_ranks=2 * most)
     found = []
     for side in ([each for each in reversed(counts) if each < least], [each for each in counts if each > most]):
-        legal = (
-            each for each in side[:_MAX_LOOKS] if len(legal_layouts(free, world_sizes=[each], slots_per_node=slots))
-        )
-        found += [next(legal, None)]
+        found += [next((each for each in side[:_MAX_LOOKS] if obstacles.has_legal_layout(free, each)), None)]
     return [each for each in found if each is not None]
 
 
@@ -132,7 +146,7 @@ def _to_have_ranks(obstacles: Obstacles) -> str:
     workload, free = obstacles.workload, obstacles.num_free_slots
     least, most = workload.capacity.min_ranks, workload.capacity.max_ranks
     if obstacles.unknown_shapes and free <= 0:
-        return f"describe the node shape {', '.join(obstacles.unknown_shapes)}: it is not among the known ones"
+        return f"say what kind of node {', '.join(obstacles.unknown_shapes)} is: `llmsched hardware` lists those known"
     if free < least:
         reserved = reserved_slots(workload)
         besides = f" besides {reserved} for other roles" if reserved else ""
@@ -140,7 +154,7 @@ def _to_have_ranks(obstacles: Obstacles) -> str:
         return f"wait for capacity, or lower capacity.min_ranks: {usable}, {least} are needed"
     tried = str(least) if least == min(free, most or free) else f"{least} to {min(free, most or free)}"
     for name, value in _pins(workload.parallelism):
-        unpinned = replace(workload, parallelism=replace(workload.parallelism, **{name: None}))
+        unpinned = replace(workload, parallelism=_unpinned(workload.parallelism, name))
         if rank_counts(unpinned, max_ranks=free):
             return f"unpin parallelism.{name} = {value}: no rank count of {tried} allows it"
     near = nearest_rank_counts(workload, ranks=least)
@@ -148,6 +162,11 @@ def _to_have_ranks(obstacles: Obstacles) -> str:
         f"the batch and the model do not divide over {tried} ranks; they do over "
         f"{' or '.join(map(str, near)) or 'no number near it'}"
     )
+
+
+def _unpinned(wish: ParallelismWish, name: str) -> ParallelismWish:
+    nothing: dict[str, Any] = {name: None}
+    return replace(wish, **nothing)
 
 
 def _pins(wish: ParallelismWish) -> list[tuple[str, object]]:

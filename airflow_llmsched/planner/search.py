@@ -6,34 +6,44 @@ a plan, or it is counted under one reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import Offload
+from airflow_llmsched.domain.layout import Offload, ParallelLayout
+from airflow_llmsched.domain.placement import NodeCosts, Placement
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.evaluate import evaluate, step_seconds, usable_bytes
+from airflow_llmsched.planner.evaluate import evaluate, step_seconds, total_s, usable_bytes
+from airflow_llmsched.planner.launch_settings import launch_settings
 from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
+from airflow_llmsched.planner.node_costs import node_costs_of
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
 from airflow_llmsched.planner.phases import phase_costs
+from airflow_llmsched.planner.placed_again import placed_again
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
-from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S
+from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S, with_helpers
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
 from airflow_llmsched.planner.relax import Obstacles, relaxation
 from airflow_llmsched.planner.sift import Contenders, Sift, simplest_first
+from airflow_llmsched.planner.spans import group_spans
+from airflow_llmsched.planner.wished_places import with_wishes_kept
 from airflow_llmsched.ports import PlacementSolver
 
 MAX_PLANS = 32
 """Plans returned at most; a Pareto set can be longer, and nobody reads further."""
+
+MAX_PLACED_AGAIN = 4
+"""Plans, the best ones, whose gangs are placed once more by their own layouts."""
 
 MAX_RANK_COUNTS = 64
 """Rank counts tried at most, largest first: in a large fleet most counts differ too little to matter."""
@@ -87,31 +97,42 @@ class _Shortlist:
     def energy_j(self, chosen: IntArray) -> FloatArray | None:
         """Return the joules of a step of some candidates; None where they are not known."""
         table = self.contenders.table.take(chosen)
-        machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
+        machine = self.places.machine(self.place_C[chosen])
         return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
 
     def mean_step_s(self, chosen: IntArray) -> FloatArray:
         """Return the seconds of a step of some candidates, over all steps of all batch phases."""
         table = self.contenders.table.take(chosen)
-        machine = self.ask.machine(self.places.ranks_per_node_A[self.place_C[chosen]])
+        machine = self.places.machine(self.place_C[chosen])
         phases = phase_costs(self.ask.workload, table, machine)
         return np.average([phase.step_s_C for phase in phases], axis=0, weights=[phase.num_steps for phase in phases])
 
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
         """Write candidates out as plans."""
         place_C = self.place_C[chosen]
-        machine = self.ask.machine(self.places.ranks_per_node_A[place_C])
+        machine = self.places.machine(place_C)
         evaluation = evaluate(self.ask.workload, self.contenders.table.take(np.array(chosen)), machine)
+        layouts = [evaluation.table.at(number) for number in range(len(place_C))]
+        alone = [machine.take(np.array([number])) for number in range(len(place_C))]
         return [
             Plan(
-                layout=evaluation.table.at(number),
-                placement=self.places.placed[place].placement,
+                layout=layouts[number],
+                placement=self._placement(place, layouts[number]),
                 prediction=evaluation.prediction(number, usd_per_hour=float(self.places.usd_per_hour_A[place])),
                 node_shape=self.ask.shape.name,
                 num_domains=self.places.placed[place].num_domains,
+                spans=group_spans(layouts[number], alone[number]),
+                launch_settings=launch_settings(layouts[number], alone[number]),
+                accelerator_vendor=self.ask.shape.accelerator.vendor,
+                levels=self.ask.tree.levels,
             )
             for number, place in enumerate(place_C.tolist())
         ]
+
+    def _placement(self, place: int, layout: ParallelLayout) -> Placement:
+        """Return a place with its helpers where this layout wants them, or else where they had room."""
+        found = self.places.placed[place].placement
+        return with_helpers(self.ask, replace(found, helpers=()), layout) or found
 
 
 def search(
@@ -123,9 +144,9 @@ def search(
     excluded: frozenset[NodeId] = frozenset(),
     seed: int = 0,
     time_limit_s: float = 5.0,
-    may_offload: bool = False,
     expresses: Expresses | None = None,
     calibration: Calibration | None = None,
+    node_costs: Mapping[NodeId, NodeCosts] = MappingProxyType({}),
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
@@ -139,10 +160,11 @@ def search(
         solver: Places gangs.
         excluded: Nodes that must not be used.
         seed: Passed to the solver.
-        time_limit_s: Passed to the solver, for each placement.
-        may_offload: Try offload, too, where nothing fits otherwise and the wish is silent on it. Not all trainers can.
+        time_limit_s: Passed to the solver for each of the best plans; what comes before, it places at once.
         expresses: Says which layouts the trainer can express (``planner.export.filter``); without it, all.
         calibration: What machines reach, by one's own measurements; None: what comes with the package.
+        node_costs: What makes nodes worse than others as free, for solvers that go by the score of a placement. What
+            the tree says of its nodes counts where this is silent.
 
     Raises:
         SpecError: a placement wish names a level that the topology does not have.
@@ -150,53 +172,59 @@ def search(
     _check_levels(workload, tree)
     obstacles = Obstacles(workload=workload)
     names = sorted({node.shape for node in tree.nodes})
+    costs = node_costs_of(workload, tree, node_costs)
     obstacles.unknown_shapes = tuple(name for name in names if name not in shapes)
     asks = [
         Ask(
-            workload=workload,
-            tree=TopologyTree(levels=tree.levels, nodes=tuple(node for node in tree.nodes if node.shape == name)),
-            shape=shapes[name],
-            solver=solver,
-            excluded=excluded,
-            seed=seed,
-            time_limit_s=time_limit_s,
-            expresses=expresses,
-            calibration=calibration,
+            workload=workload, tree=_of_shape(tree, name, shapes[name]), shape=shapes[name],
+            solver=solver, excluded=excluded, seed=seed, time_limit_s=time_limit_s,
+            expresses=expresses, calibration=calibration, node_costs=costs,
         )
         for name in names
         if name in shapes
-    ]
-    shortlists = _shortlists(asks, obstacles, may_offload=may_offload)
+    ]  # fmt: skip
+    shortlists = _shortlists(asks, obstacles)
     plans = _choose(workload, shortlists, obstacles)
     return PlanSearch(
         plans=tuple(plans), rejections=obstacles.rejections(), num_candidates=obstacles.num_candidates,
-        relaxation=None if plans else relaxation(obstacles), notes=_energy_notes(workload, shortlists),
+        relaxation=None if plans else relaxation(obstacles),
+        notes=(*_energy_notes(workload, shortlists), *_link_notes(shortlists)),
     )  # fmt: skip
+
+
+def _of_shape(tree: TopologyTree, name: str, shape: NodeShape) -> TopologyTree:
+    """Return the nodes of one shape; only of one that has fast links between nodes do these reach beyond them."""
+    return replace(
+        tree,
+        nodes=tuple(node for node in tree.nodes if node.shape == name),
+        scale_up_level=tree.scale_up_level if shape.island_joins_nodes else None,
+    )
 
 
 def _check_levels(workload: WorkloadSpec, tree: TopologyTree) -> None:
     known = (*tree.levels, NODE_LEVEL)
-    for index, wish in enumerate(workload.placement):
+    for wish in workload.placement:
         if wish.level not in known:
             raise SpecError(
-                path=f"placement[{index}].level",
+                path=f"placement.{wish.group}.{'required' if wish.required else 'preferred'}",
                 value=wish.level,
                 hint=f"the topology has no such level; it has {', '.join(known)}",
             )
 
 
-def _shortlists(asks: Sequence[Ask], obstacles: Obstacles, *, may_offload: bool) -> list[_Shortlist]:
+def _shortlists(asks: Sequence[Ask], obstacles: Obstacles) -> list[_Shortlist]:
     counts = [_counts_to_try(ask, obstacles) for ask in asks]
     pairs = list(zip(asks, counts, strict=True))
     shortlists = [found for ask, tried in pairs if (found := _shortlist(ask, tried, IN_PLACE, obstacles))]
-    if shortlists or obstacles.leanest_bytes is None or not may_offload or not _can_offload(obstacles.workload):
+    if shortlists or obstacles.leanest_bytes is None or not _may_offload(obstacles.workload):
         return shortlists
     return [found for ask, tried in pairs if (found := _shortlist(ask, tried, ELSEWHERE, obstacles))]
 
 
-def _can_offload(workload: WorkloadSpec) -> bool:
-    """The shipped trainer keeps everything in place, and of a job without a model nothing is known to move."""
-    return workload.parallelism.offload is None and workload.model is not None and bool(workload.launcher.command)
+def _may_offload(workload: WorkloadSpec) -> bool:
+    """Whether it is wanted and possible: the shipped trainer keeps all in place; jobs without a model tell nothing."""
+    wish = workload.parallelism
+    return wish.may_offload and wish.offload is None and workload.model is not None and bool(workload.launcher.command)
 
 
 def _counts_to_try(ask: Ask, obstacles: Obstacles) -> list[int]:
@@ -209,16 +237,19 @@ def _counts_to_try(ask: Ask, obstacles: Obstacles) -> list[int]:
     obstacles.add_candidates(num_asked - len(tried))
     obstacles.turn_down(NOT_DIVISIBLE, num_asked - len(counts))
     obstacles.turn_down(NOT_TRIED if ask.workload.model else FEWER_RANKS, len(counts) - len(tried))
-    obstacles.note_counts(tried, slots_per_node=max(ask.usable_slots, default=1))
+    obstacles.note_counts(tried, slots_per_node=ask.slots_per_node, slots_per_domain=ask.slots_per_domain)
     return tried
 
 
 def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obstacles: Obstacles) -> _Shortlist | None:
-    """Let candidates fall out in the order of what is cheapest to check; None when none is left."""
+    """Let candidates fall out in the order of what is cheapest to check; None when none is left.
+
+    They are sifted on a flat machine. What is left of them is priced once more, each where its ranks would really be.
+    """
     space = _legal_space(ask, counts, offloads, obstacles)
     if space is None:
         return None
-    places = find_places(ask, space.stems, obstacles)
+    places = with_wishes_kept(ask, space.stems, find_places(ask, space.stems, obstacles), obstacles)
     num_layouts_S = space.num_S * len(space.policies)
     has_place_S = places.place_S >= 0
     obstacles.turn_down(NOT_PLACED, int(num_layouts_S[~has_place_S].sum()))
@@ -231,12 +262,10 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
     broken_S = num_broken_S(ask, space.stems, places, required=False)
     sift = Sift(
         workload=ask.workload,
-        shape=ask.shape,
         space=space,
-        ranks_per_node_S=places.ranks_per_node_A[places.place_S],
+        machine=places.flat_machine(places.place_S),
         group_S=_alike(places, broken_S),
         expresses=ask.expresses,
-        rates=ask.machine(places.ranks_per_node_A).rates,
     )
     contenders = sift.run(np.flatnonzero(is_kept_S))
     obstacles.turn_down(NO_MEMORY, sift.num_too_large)
@@ -249,11 +278,13 @@ def _shortlist(ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obs
     if contenders is None:
         return None
     stem_C = space.stem_of(contenders.row_C)
+    place_C = places.place_S[stem_C]
+    placed_s_C = total_s(step_seconds(ask.workload, contenders.table, places.machine(place_C)), contenders.table)
     return _Shortlist(
         ask=ask,
         places=places,
-        contenders=contenders,
-        place_C=places.place_S[stem_C],
+        contenders=replace(contenders, step_s_C=placed_s_C),
+        place_C=place_C,
         num_broken_C=broken_S[stem_C],
     )
 
@@ -262,8 +293,9 @@ def _legal_space(
     ask: Ask, counts: Sequence[int], offloads: Sequence[Offload], obstacles: Obstacles
 ) -> LayoutSpace | None:
     space = legal_layouts(
-        ask.workload, world_sizes=counts, slots_per_node=max(ask.usable_slots, default=1), offloads=offloads
-    )
+        ask.workload, world_sizes=counts, slots_per_node=ask.slots_per_node, slots_per_domain=ask.slots_per_domain,
+        offloads=offloads,
+    )  # fmt: skip
     obstacles.add_candidates(space.num_candidates)
     for reason, number in space.rejections.items():
         obstacles.turn_down(reason, number)
@@ -307,7 +339,10 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
         own = best[owner_C[best] == owner]
         if len(own):
             plans |= zip(own.tolist(), shortlist.plans(index_C[own].tolist()), strict=True)
-    return [plans[each] for each in best.tolist()]
+    asks = [shortlists[owner].ask for owner in owner_C[best].tolist()]
+    ranked_plans = [plans[each] for each in best.tolist()]
+    first = [placed_again(*pair) for pair in zip(asks[:MAX_PLACED_AGAIN], ranked_plans, strict=False)]
+    return [*first, *ranked_plans[MAX_PLACED_AGAIN:]]
 
 
 def _breaks_budget_C(workload: WorkloadSpec, costs_CK: FloatArray) -> BoolArray:
@@ -362,6 +397,17 @@ def _energy_notes(workload: WorkloadSpec, shortlists: Sequence[_Shortlist]) -> t
     if not workload.objective.energy or not reasons:
         return ()
     return (f"Energy is weighed as accelerator-seconds, not as joules: {' and '.join(reasons)}.",)
+
+
+def _link_notes(shortlists: Sequence[_Shortlist]) -> Iterator[str]:
+    """Say of which nodes it is not known that fast links join them."""
+    for each in shortlists:
+        shape, level = each.ask.shape, each.ask.tree.scale_up_level
+        if shape.island_joins_nodes and level is None:
+            yield (
+                f"{shape.levels[0].fabric.name} joins {shape.scale_up_size} accelerators over several nodes of "
+                f"{shape.name}, but the topology does not say which: it is reckoned to end with the node."
+            )
 
 
 def _score(workload: WorkloadSpec, costs_CK: FloatArray, world_size_C: IntArray, energy_C: FloatArray) -> FloatArray:

@@ -35,7 +35,6 @@ from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArr
 from airflow_llmsched.planner.layouts import WHOLE_POLICIES, LayoutSpace
 from airflow_llmsched.planner.pareto import is_beyond, staircase
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.rates import Rates
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -107,22 +106,19 @@ class _Branches:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sift:
-    """One sift of one space on one shape.
+    """One sift of one space on one machine, which has a row for each stem.
 
-    ``ranks_per_node_S`` are the fewest ranks on a node where a stem's gang is placed. Layouts whose stems have the same
-    ``group_S`` differ in nothing that counts but time and memory, so that two costs decide between them. ``rates`` are
-    those of ``Machine``. What is not on a front in the end is counted: it was too large, not to be expressed by the
+    Layouts whose stems have the same ``group_S`` differ in nothing that counts but time and memory, so that two costs
+    decide between them. What is not on a front in the end is counted: it was too large, not to be expressed by the
     trainer (``expresses``), without room for what it offloads, or beaten. ``leanest_bytes`` is the least that one was
     found to need.
     """
 
     workload: WorkloadSpec
-    shape: NodeShape
     space: LayoutSpace
-    ranks_per_node_S: IntArray
+    machine: Machine
     group_S: IntArray
     expresses: Expresses | None = None
-    rates: Rates | None = None
     num_too_large: int = 0
     num_inexpressible: int = 0
     num_beaten: int = 0
@@ -159,7 +155,7 @@ class Sift:
         if self.workload.model and not self.space.offload_H.any() and len(self.space.zero_H) > 1:
             for block in _blocks(len(stem_B)):
                 table = self.space.most_sharded(stem_B[block], policy_B[block])
-                terms = memory_bytes(self.workload, table, self.shape)
+                terms = memory_bytes(self.workload, table, self._shape)
                 leanest_bytes_B[block] = total_bytes(_without(terms, SHARDING_BUFFERS), table)
                 floor_bytes_B[block] = total_bytes(_without(terms, PASSING_TERMS), table)
                 seconds = _without(self._step_seconds(table, stem_B[block]), SHARDING_TERMS)
@@ -199,7 +195,7 @@ class Sift:
         return self.space.rows_of(branches.stem_B), np.repeat(branches.policy_B, num_B)
 
     def _weigh(self, table: LayoutTable) -> IntArray:
-        memory_C = total_memory_bytes(self.workload, table, self.shape)
+        memory_C = total_memory_bytes(self.workload, table, self._shape)
         leanest_bytes = int(memory_C.min())
         self.leanest_bytes = leanest_bytes if self.leanest_bytes is None else min(self.leanest_bytes, leanest_bytes)
         return memory_C
@@ -254,12 +250,15 @@ class Sift:
             yield group, np.flatnonzero(which_C == number)
 
     def _step_seconds(self, table: LayoutTable, stem_C: IntArray) -> Mapping[str, FloatArray]:
-        machine = Machine(shape=self.shape, ranks_per_node_C=self.ranks_per_node_S[stem_C], rates=self.rates)
-        return step_seconds(self.workload, table, machine)
+        return step_seconds(self.workload, table, self.machine.take(stem_C))
+
+    @property
+    def _shape(self) -> NodeShape:
+        return self.machine.shape
 
     @property
     def _usable_bytes(self) -> float:
-        return usable_bytes(self.shape.accelerator)
+        return usable_bytes(self._shape.accelerator)
 
 
 def simplest_first(table: LayoutTable) -> list[IntArray]:

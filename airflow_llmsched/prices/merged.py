@@ -117,9 +117,15 @@ def _at_price_of(offer: Offer, named: Offer) -> Offer:
         source=named.source,
         num_nodes=named.num_nodes if offer.num_nodes is None and same else offer.num_nodes,
         loss_per_hour=named.loss_per_hour if offer.loss_per_hour is None and same else offer.loss_per_hour,
+        energy_usd_per_hour=_either(offer.energy_usd_per_hour, named.energy_usd_per_hour),
+        carbon_g_per_hour=_either(offer.carbon_g_per_hour, named.carbon_g_per_hour),
         jurisdiction=offer.jurisdiction or named.jurisdiction,
         vendor=offer.vendor or named.vendor,
     )
+
+
+def _either(told: float | None, otherwise: float | None) -> float | None:
+    return otherwise if told is None else told
 
 
 def _key(offer: Offer) -> _Key:

@@ -55,28 +55,37 @@ class SnapshotPrices:
             StoreError: the store could not be read.
             DataError: the file is damaged, of another format or too large; the message names it and its bad row.
         """
-        newest = self._newest(now_s=now_s)
-        if newest is None:
-            return PricedOffers(offers=())
-        if newest.num_bytes > MAX_SNAPSHOT_BYTES:
+        dated = self._dated(now_s=now_s)
+        newest = self._read(dated[-1]) if dated else None
+        return PricedOffers(offers=newest.offers if newest is not None else ())
+
+    def history(self, *, now_s: float, limit: int) -> tuple[MarketSnapshot, ...]:
+        """Return the newest ``limit`` snapshots, the oldest of them first. Raises as :meth:`offers`."""
+        read = (self._read(info) for info in self._dated(now_s=now_s)[-limit:])
+        return tuple(snapshot for snapshot in read if snapshot is not None)
+
+    def _read(self, info: ObjectInfo) -> MarketSnapshot | None:
+        """Return a snapshot, None where it was deleted since it was listed."""
+        if info.num_bytes > MAX_SNAPSHOT_BYTES:
             raise DataError(
-                f"{newest.key} has {newest.num_bytes} bytes, more than the {MAX_SNAPSHOT_BYTES} a snapshot may have: "
+                f"{info.key} has {info.num_bytes} bytes, more than the {MAX_SNAPSHOT_BYTES} a snapshot may have: "
                 "take it again with fewer regions or shapes"
             )
         try:
-            data = self._store.get(newest.key)
+            data = self._store.get(info.key)
         except ObjectMissingError:
-            return PricedOffers(offers=())  # deleted since it was listed
-        return PricedOffers(offers=decode_snapshot(data, where=newest.key).offers)
+            return None
+        return decode_snapshot(data, where=info.key)
 
-    def _newest(self, *, now_s: float) -> ObjectInfo | None:
+    def _dated(self, *, now_s: float) -> list[ObjectInfo]:
+        """Return the snapshots that are not from the future, in their order."""
         dated = [
             (taken_at_s, info)
             for info in self._store.list(self._prefix)
             if (taken_at_s := _taken_at_s(info.key.removeprefix(self._prefix))) is not None
             and taken_at_s <= now_s + CLOCK_SKEW_S
         ]
-        return max(dated, key=lambda each: each[0])[1] if dated else None
+        return [info for _, info in sorted(dated, key=lambda each: each[0])]
 
 
 def snapshot_key(taken_at_s: float, *, prefix: str = PREFIX) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 from airflow_llmsched.domain.capacity import DataAt, Requirement
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.provider.clouds import Clouds, options_of
 from airflow_llmsched.provider.config import handoff_limit_s
+from airflow_llmsched.provider.energy_arguments import energy_terms
 from airflow_llmsched.provider.engine import check_plain
 from airflow_llmsched.provider.rentals import CapacityRequest
 from airflow_llmsched.provider.run_scope import RunScope
@@ -29,13 +31,14 @@ def wishes_of(task: object) -> Mapping[str, Sequence[str]]:
 
 def capacity_request(
     *,
-    clouds: Mapping[str, Mapping[str, Any]],
+    clouds: Clouds,
     shapes: Shapes | None,
     wishes: Mapping[str, Sequence[str]],
     data: Sequence[Mapping[str, Any]],
     deadline_s: float | None,
     rework: str,
     max_usd_per_hour: float | str | None,
+    energy: Mapping[str, Any] | None = None,
     spec: WorkloadSpec | None = None,
     scope: RunScope | None = None,
 ) -> CapacityRequest:
@@ -47,6 +50,7 @@ def capacity_request(
         SpecError: naming the argument that is wrong.
         RelaxError: the run can be planned on none of the node shapes.
     """
+    clouds = options_of(clouds)
     check_plain(clouds, path="clouds")
     if not clouds:
         raise SpecError(path="clouds", value={}, hint="must name at least one cloud, such as {'aws': {...}}")
@@ -64,6 +68,7 @@ def capacity_request(
             rework_s=duration_s(rework, path="rework"),
         ),
         max_usd_per_hour=_price(max_usd_per_hour),
+        energy=energy_terms(energy, clouds=clouds),
         max_usd=None if spec is None else spec.budget.max_usd,
         num_tokens=0 if spec is None else _num_tokens(spec),
     )

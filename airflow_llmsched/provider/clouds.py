@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.open_clouds import open_adapter
-from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.domain.fleet import FLEET
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Cloud
 from airflow_llmsched.provider.config import state_root
-from airflow_llmsched.provider.engine import check_plain, open_engine
-
-CONNECTION = "conn_id"
-"""The option that names an Airflow connection. It is resolved here, and no adapter sees it."""
+from airflow_llmsched.provider.engine import check_plain, deployment_fleet, open_engine
+from airflow_llmsched.provider.engine_access import CONNECTION, connection_of
 
 ENGINE, ENGINE_OPTIONS = "engine", "engine_options"
 """Options that name an engine whose own nodes a cloud lends, as in ``RunGangOperator``."""
+
+
+Clouds = Mapping[str, Mapping[str, Any]] | Sequence[str] | str
+"""Options of each cloud adapter by its name; or names of clouds in the deployment's fleet file, or ``fleet``: all."""
+
+
+def options_of(clouds: Clouds) -> Mapping[str, Mapping[str, Any]]:
+    """Return options of each cloud adapter by its name, from the fleet file where only names are given.
+
+    Raises ``SpecError`` for a name that is not in it.
+    """
+    if isinstance(clouds, Mapping):
+        return clouds
+    fleet = deployment_fleet()
+    known = {} if fleet is None else fleet.clouds
+    names = list(known) if clouds == FLEET else [clouds] if isinstance(clouds, str) else list(clouds)
+    for name in names:
+        if name not in known:
+            hint = f"is no cloud of the fleet file ([llmsched] fleet_file); it has {', '.join(known) or 'none'}"
+            raise SpecError(path="clouds", value=name, hint=hint)
+    return {name: known[name] for name in names}
 
 
 def open_cloud(name: str, options: Mapping[str, Any]) -> Cloud:
@@ -43,24 +63,12 @@ def _credentials(cloud: str, conn_id: str) -> Any:
     if cloud not in _SIGN_IN:
         hint = f"cloud {cloud!r} takes no Airflow connection; leave {CONNECTION} out"
         raise SpecError(path=CONNECTION, value=conn_id, hint=hint)
-    _require_connection(conn_id)
+    connection_of(conn_id)  # a hook might go on with whatever credentials lie about instead
     try:
         return _SIGN_IN[cloud](conn_id)
     except ImportError as error:
         hint = f"install the extra that brings its provider: airflow-provider-llmsched[{cloud}] ({error})"
         raise SpecError(path=CONNECTION, value=conn_id, hint=hint) from error
-
-
-def _require_connection(conn_id: str) -> None:
-    """Raise for a connection that is not there: a hook might go on with whatever credentials lie about instead."""
-    from airflow.sdk import Connection  # noqa: PLC0415 - slow
-    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415 - slow
-
-    try:
-        Connection.get(conn_id)
-    except AirflowNotFoundException as error:
-        told = f"the Airflow connection {conn_id!r} is not defined, or could not be read"
-        raise CouldNotLookError(f"{told}: define it, or wait until whoever keeps it answers") from error
 
 
 def _aws_session(conn_id: str) -> Any:

@@ -30,3 +30,8 @@ def channel_uri() -> str:
 def handoff_limit_s() -> float:
     """Return how long a gang may run unwatched between a trigger's event and the worker that acts on it, in seconds."""
     return float(conf.getfloat(SECTION, "handoff_limit", fallback=1800.0))
+
+
+def fleet_file() -> str:
+    """Return the path of the deployment's fleet file; empty where it has none."""
+    return str(conf.get(SECTION, "fleet_file", fallback=""))

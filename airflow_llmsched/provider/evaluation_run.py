@@ -8,31 +8,42 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_llmsched.agent import holds
-from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.places import CheckpointPlaces
 from airflow_llmsched.control.run_state import RunPhase
-from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
+from airflow_llmsched.control.single import SingleRun, give_back, stop_all
 from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.dataset import DatasetManifest
-from airflow_llmsched.domain.gang import GangSpec, Launcher
-from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.fleet import cluster_of
+from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.placement import NotPlaced, Placement, PlacementProblem
+from airflow_llmsched.domain.placement import NotPlaced, Placement, PlacementProblem, RankSlot
+from airflow_llmsched.domain.queue import QueuedGang, SliceAsk
+from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, DEFAULT_TEAM
 from airflow_llmsched.domain.run_report import EvaluationResult
+from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import EvaluationSpec, WorkloadSpec
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import CapacityError, DataError
+from airflow_llmsched.errors import CapacityError, DataError, RelaxError
+from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.provider import run_files
-from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, open_channel
-from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.channels import channel_dir, flush_interval_s
 from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.places import checkpoint_root, cluster_places
+from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.provider.run_scope import RunScope
+from airflow_llmsched.provider.side_claims import open_claims
+from airflow_llmsched.provider.side_gangs import open_side_gang
 from airflow_llmsched.provider.trainer_settings import EVALUATOR, train_settings
 from airflow_llmsched.trainers.settings import DATASET_VARIABLE, TRAIN_VARIABLE
 
@@ -60,45 +71,46 @@ def open_evaluation(settings: GangSettings, *, checkpoint: str) -> SingleRun:
     spec = run_files.read_spec(settings.scope)
     evaluation = spec.evaluation or EvaluationSpec()
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
+    by_cluster = cluster_places(settings.scope.run_key, engine=settings.engine)
+    places = CheckpointPlaces(checkpoint_root(settings.scope, spec), by_cluster)
+    engine = open_run_engine(settings.engine, settings.engine_options)
+    claims = open_claims(
+        settings, key=settings.scope.evaluation_key, engine=engine, spec=spec, runs_for_s=evaluation.limit_s
+    )
+    fitting = _OneRank(hook, places, checkpoint, key=settings.scope.evaluation_key, slices=evaluation.slices)
 
     def make_gang(key: AttemptKey) -> GangSpec:
         limit_s = time.time() + evaluation.limit_s
         _hold(settings, checkpoint, until_s=min(limit_s, settings.deadline_s or limit_s) + spec.launcher.grace_s)
-        return _gang(settings, spec, evaluation, key=key, checkpoint=checkpoint, placement=_one_rank(hook))
+        placement = fitting.place(engine.topology()) if claims is None else claims.hold(fitting, key=key)
+        seen = places.of_cluster(cluster_of(placement.nodes[0])).as_nodes_see(checkpoint)
+        gang = _gang(settings, spec, evaluation, key=key, checkpoint=seen, placement=placement)
+        return replace(gang, accelerator_vendor=fitting.vendor)
 
-    return SingleRun(
-        SingleSettings(
-            key=settings.scope.evaluation_key,
-            generation=settings.generation,
-            grace_s=spec.launcher.grace_s,
-            start_limit_s=spec.launcher.start_limit_s,
-            hang_limit_s=evaluation.limit_s,
-            poll_interval_s=settings.poll_interval_s,
-            deadline_s=settings.deadline_s,
-            lease_s=settings.lease_s,
-            capacity_wait_s=settings.capacity_wait_s,
-            run_dir=channel_dir(settings.scope),
-        ),
-        engine=open_engine(settings.engine, settings.engine_options),
-        clock=SystemClock(),
-        make_gang=make_gang,
-        open_channel=open_channel,
+    return open_side_gang(
+        settings,
+        spec,
+        key=settings.scope.evaluation_key,
+        engine=engine,
         intents=evaluation_intents(settings.scope.store(), settings.scope.run_key),
+        make_gang=make_gang,
+        limit_s=evaluation.limit_s,
+        holding=claims,
     )
 
 
 def stop_evaluation(settings: GangSettings, *, through_generation: int | None = None) -> tuple[str, ...]:
-    """Stop the run's live evaluation gangs, or those up to a generation; return their names. Idempotent.
+    """Stop the run's live evaluation gangs, or those up to a generation, and give back what they held. Idempotent.
 
-    Needs neither checkpoint nor data. Raises ``CouldNotLookError``, ``StoreError``.
+    Returns their names. Needs neither checkpoint nor data. Raises ``CouldNotLookError``, ``StoreError``.
     """
-    return stop_all(
-        open_engine(settings.engine, settings.engine_options),
-        settings.scope.evaluation_key,
-        evaluation_intents(settings.scope.store(), settings.scope.run_key),
-        grace_s=STOP_GRACE_S,
-        through_generation=through_generation,
-    )
+    engine, key = open_run_engine(settings.engine, settings.engine_options), settings.scope.evaluation_key
+    intents = evaluation_intents(settings.scope.store(), settings.scope.run_key)
+    stopped = stop_all(engine, key, intents, grace_s=STOP_GRACE_S, through_generation=through_generation)
+    claims = open_claims(settings, key=key, engine=engine)
+    if claims is not None:
+        give_back(engine, intents, claims, through_generation=through_generation)
+    return stopped
 
 
 def read_evaluation(settings: GangSettings, *, checkpoint: str, attempt: int, now_s: float) -> EvaluationResult:
@@ -205,8 +217,75 @@ def _output(settings: GangSettings, attempt: int) -> Path:
     return settings.scope.directory / "evaluation" / f"generation-{settings.generation}-attempt-{attempt}.json"
 
 
-def _one_rank(hook: PlacementHook) -> Placement:
-    result = hook.place(PlacementProblem(layout=ParallelLayout(dp=1), tree=hook.topology()))
-    if isinstance(result, NotPlaced):
-        raise CapacityError(f"no slot for the evaluation: {result.summary}")
-    return result.placement
+class _OneRank:
+    """Where the evaluation fits: where its checkpoint can be read. A fleet's other clusters do not see every storage.
+
+    ``vendor`` is who made the accelerators of the node that was chosen last; empty: not known.
+    """
+
+    def __init__(
+        self, hook: PlacementHook, places: CheckpointPlaces, checkpoint: str, *, key: RunKey, slices: SliceAsk | None
+    ) -> None:
+        self.vendor = ""
+        self._slices = slices
+        self._hook = hook
+        self._places = places
+        self._checkpoint = checkpoint
+        self._key = key
+
+    def place(self, tree: TopologyTree) -> Placement:
+        """Return the place of its rank. Raises ``CapacityError``."""
+        reaching = self._reaching(tree)
+        nodes = tuple(node for node in tree.nodes if node.id in reaching)
+        placement = self._whole(replace(tree, nodes=nodes)) if self._slices is None else self._slice(nodes)
+        shape = node_shapes().get(next(node.shape for node in nodes if node.id == placement.nodes[0]))
+        self.vendor = shape.accelerator.vendor if shape else ""
+        return placement
+
+    def asks(self, tree: TopologyTree) -> QueuedGang:
+        """Return one accelerator, or slice, of any node that reaches the checkpoint."""
+        excluded = frozenset(node.id for node in tree.nodes) - self._reaching(tree)
+        gang = QueuedGang(key=self._key, team=DEFAULT_TEAM, priority_class=DEFAULT_PRIORITY, excluded=excluded)
+        if self._slices is not None:
+            _refuse_undivided(tree.nodes, self._slices)
+        return replace(gang, slices=self._slices)
+
+    def _whole(self, tree: TopologyTree) -> Placement:
+        result = self._hook.place(PlacementProblem(layout=ParallelLayout(dp=1), tree=tree))
+        if isinstance(result, NotPlaced):
+            raise CapacityError(f"no slot for the evaluation: {result.summary}")
+        return result.placement
+
+    def _slice(self, nodes: Sequence[TopologyNode]) -> Placement:
+        """Place it on a slice of the accelerator that has the fewest left."""
+        _refuse_undivided(nodes, self._slices)
+        found = [
+            (len(each.free), node.id, each.free[0])
+            for node in nodes
+            if not node.unusable_reason
+            for each in node.divisions
+            if each.free and _is_of(each, self._slices)
+        ]
+        if not found:
+            raise CapacityError("no slot for the evaluation: no slice of an accelerator is free")
+        _, node, slot = min(found)
+        return Placement(slots=(RankSlot(rank=0, node=node, slot=slot, local_rank=0),))
+
+    def _reaching(self, tree: TopologyTree) -> frozenset[NodeId]:
+        holder = self._places.holding(self._checkpoint)
+        if holder is None or len(self._places.all) == 1:
+            return frozenset(node.id for node in tree.nodes)
+        return frozenset(
+            node.id for node in tree.nodes if self._places.of_cluster(cluster_of(node.id)).root == holder.root
+        )
+
+
+def _refuse_undivided(nodes: Sequence[TopologyNode], ask: SliceAsk | None) -> None:
+    if not any(_is_of(each, ask) for node in nodes for each in node.divisions):
+        kind = "" if ask is None or ask.kind is None else f" by {ask.kind.value}"
+        raise RelaxError(f"evaluation.slice: no accelerator of the engine is divided{kind}: leave it out")
+
+
+def _is_of(division: Division, ask: SliceAsk | None) -> bool:
+    """Whether an accelerator is divided as was asked for."""
+    return ask is None or ask.kind is None or ask.kind.value == division.kind

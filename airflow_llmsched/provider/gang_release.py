@@ -8,13 +8,16 @@ from typing import Any
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.closing import open_closing_driver
+from airflow_llmsched.control.open_arbiter import open_ground
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.errors import StoreError
-from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.engine import deployment_fleet
 from airflow_llmsched.provider.evaluation_run import stop_evaluation
 from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.metrics import gauge_rentals
+from airflow_llmsched.provider.preflight_run import stop_preflight
 from airflow_llmsched.provider.rentals import open_book, open_renter
+from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.provider.run_scope import RunScope
 
 
@@ -51,13 +54,16 @@ def _give_back(scope: RunScope, since_s: float) -> tuple[str, ...]:
 
 
 def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:
+    store, clock, opened = scope.store(), SystemClock(), open_run_engine(engine, engine_options)
     training = open_closing_driver(
-        scope.store(),
+        store,
         scope.run_key,
-        engine=open_engine(engine, engine_options),
-        clock=SystemClock(),
+        engine=opened,
+        clock=clock,
         dag_id=scope.dag_id,
         run_id=scope.run_id,
+        ground=open_ground(opened, engine, deployment_fleet(), store=store, clock=clock),
     )
     trained = training.release(since_s=since_s)  # first: it is what knows whether the run was begun anew meanwhile
-    return (*stop_evaluation(GangSettings(scope=scope, engine=engine, engine_options=engine_options)), *trained)
+    settings = GangSettings(scope=scope, engine=engine, engine_options=engine_options)
+    return (*stop_evaluation(settings), *stop_preflight(settings), *trained)

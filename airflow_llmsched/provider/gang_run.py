@@ -8,22 +8,30 @@ from typing import Any
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.allowances import Allowances
+from airflow_llmsched.control.arbiter import RunArbiter
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.journal import Journal
+from airflow_llmsched.control.open_arbiter import open_arbiter, open_ground
+from airflow_llmsched.control.places import CheckpointPlace
+from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.rented_capacity import RentedCapacity
 from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.dataset import DatasetManifest
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.preflight import PreflightRecord
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import DataError
-from airflow_llmsched.ports import CheckpointFormat
+from airflow_llmsched.ports import CheckpointFormat, Engine
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.channels import channel_dir, flush_interval_s, open_channel
 from airflow_llmsched.provider.config import handoff_limit_s
-from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.engine import deployment_fleet
 from airflow_llmsched.provider.hooks.placement import PlacementHook
+from airflow_llmsched.provider.places import checkpoint_root, cluster_places, region_places
 from airflow_llmsched.provider.rental_policy import PolicySettings, open_capacity
 from airflow_llmsched.provider.rentals import open_renter
+from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.trainer_settings import trainer_command, trainer_environment
 from airflow_llmsched.registry import AdapterGroup, load
@@ -53,17 +61,26 @@ class GangSettings:
     policy: PolicySettings | None = None
 
 
-def checkpoint_root(scope: RunScope, spec: WorkloadSpec) -> str:
-    """Return where this run saves: below the spec's root, a folder for each run; by default in the run's own folder."""
-    if spec.checkpoint.root:
-        return f"{spec.checkpoint.root.rstrip('/')}/{scope.run_key}"
-    return str(scope.directory / "checkpoints")
-
-
 def checkpoint_format(spec: WorkloadSpec) -> CheckpointFormat:
     """Return the adapter for the spec's checkpoint format."""
     adapter: CheckpointFormat = load(AdapterGroup.CHECKPOINT_FORMATS, spec.checkpoint.format)()
     return adapter
+
+
+def unfit_nodes(scope: RunScope, *, generation: int) -> dict[NodeId, str]:
+    """Return the nodes that checks before this generation's training spoke against, and why."""
+    record = preflight_record(scope, generation=generation)
+    return record.unfit
+
+
+def preflight_record(scope: RunScope, *, generation: int) -> PreflightRecord:
+    """Return what was found out about nodes in this generation so far; a clear checks them anew."""
+    if run_files.exists(scope, run_files.PREFLIGHT_FILE):
+        made_by = "PreflightOperator"
+        record = run_files.read(scope, run_files.PREFLIGHT_FILE, PreflightRecord, made_by=made_by)
+        if record.generation == generation:
+            return record
+    return PreflightRecord(generation=generation)
 
 
 def open_driver(settings: GangSettings) -> RunDriver:
@@ -73,18 +90,33 @@ def open_driver(settings: GangSettings) -> RunDriver:
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
     renter = open_renter(scope)
     allowances = Allowances(scope.store(), scope.run_key)
+    context = _context(settings, spec)
+    engine = open_run_engine(settings.engine, settings.engine_options)
     return RunDriver(
-        context=_context(settings, spec),
+        context=context,
         journal=Journal(scope.store(), scope.run_key),
-        engine=open_engine(settings.engine, settings.engine_options),
+        engine=engine,
         planner=hook.plan_on,
         checkpoints=checkpoint_format(spec),
         open_channel=open_channel,
         clock=SystemClock(),
         rented=renter.spend,
         leases=renter.active,
+        terms_of=renter.terms_of,
         capacity=_capacity(settings, spec, renter, allowed_usd=allowances.newest_usd()),
         allowance=allowances.newest_usd,
+        arbiter=_arbiter(settings, engine, context, planner=hook.plan_on),
+    )
+
+
+def _arbiter(settings: GangSettings, engine: Engine, context: RunContext, *, planner: Planner) -> RunArbiter | None:
+    """Return whoever shares the engine's nodes among runs; None where the engine does, or has none but rented ones."""
+    fleet, store, clock = deployment_fleet(), settings.scope.store(), SystemClock()
+    ground = open_ground(engine, settings.engine, fleet, store=store, clock=clock, claims=True)
+    if ground is None:
+        return None
+    return open_arbiter(
+        ground, context=context, planner=planner, fleet=fleet, store=store, open_channel=open_channel, clock=clock
     )
 
 
@@ -97,9 +129,12 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
         workload=spec,
         run_dir=str(scope.directory),
         checkpoint_root=checkpoint_root(scope, spec),
+        places=cluster_places(scope.run_key, engine=settings.engine) | _region_places(settings),
         command=trainer_command(spec),
         environment=trainer_environment(spec, manifest=f"{manifest.root}/manifest.json"),
-        first_plan=_first_plan(scope),
+        unfit=unfit_nodes(scope, generation=settings.generation),
+        checked_as=scope.checks_key,
+        first_plan=_first_plan(scope, settings.generation),
         num_steps=spec.num_steps,
         deadline_s=settings.deadline_s,
         owner=settings.owner,
@@ -118,6 +153,10 @@ def _context(settings: GangSettings, spec: WorkloadSpec) -> RunContext:
     )
 
 
+def _region_places(settings: GangSettings) -> dict[str, CheckpointPlace]:
+    return {} if settings.policy is None else region_places(settings.scope.run_key, settings.policy.storages)
+
+
 def _capacity(
     settings: GangSettings, spec: WorkloadSpec, renter: Renter, *, allowed_usd: float | None
 ) -> RentedCapacity | None:
@@ -129,7 +168,10 @@ def _capacity(
     )
 
 
-def _first_plan(scope: RunScope) -> Any:
+def _first_plan(scope: RunScope, generation: int) -> Any:
+    checked = preflight_record(scope, generation=generation)
+    if checked.passed:
+        return checked.plan
     try:
         plans = run_files.read_plan(scope).plans
     except DataError:

@@ -49,6 +49,17 @@ _OPTIONS: dict[str, Any] = {
         "example": "s3://pretraining/llmsched",
         "default": "",
     },
+    "fleet_file": {
+        "description": (
+            "YAML file that lists clusters and clouds (docs/reference/fleet.md). Tasks may then name a cluster of it "
+            "as their engine, or the engine fleet for all of them. Workers and triggerers read it where they run. "
+            "Empty: engines are adapters only."
+        ),
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/opt/airflow/llmsched/fleet.yaml",
+        "default": "",
+    },
 }
 """Our section of Airflow's configuration."""
 
@@ -73,6 +84,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_OPERATORS}.open_run",
                     f"{_OPERATORS}.dataset",
                     f"{_OPERATORS}.planning",
+                    f"{_OPERATORS}.preflight",
                     f"{_OPERATORS}.gang",
                     f"{_OPERATORS}.evaluation",
                     f"{_OPERATORS}.capacity",

@@ -27,6 +27,7 @@ def refuse_secret_arguments(spec: WorkloadSpec) -> None:
     """
     evaluation = spec.evaluation or EvaluationSpec()
     commands = {"launcher.command": spec.launcher.command, "evaluation.command": evaluation.command}
+    commands |= {f"roles[{index}].command": role.command for index, role in enumerate(spec.roles)}
     for path, command in commands.items():
         for index, argument in enumerate(command):
             if _is_hidden(argument):

@@ -1,4 +1,4 @@
-"""What runs rent, as gauges in Airflow's own metrics (statsd, Datadog or OpenTelemetry, as ``[metrics]`` says).
+"""What runs rent, ask and wait for, as gauges in Airflow's own metrics (what ``[metrics]`` of its configuration names).
 
 The Task SDK's metrics are set up in workers only; triggerers set up Airflow's own, which are no public interface. So
 they are set up here, once in each process, the way a worker does it.
@@ -27,6 +27,15 @@ def gauge_rentals(run: RunKey, spend: Spend, *, num_open: int) -> None:
 def gauge_asks(run: RunKey, *, asks: bool) -> None:
     """Set the gauge of whether a run asks about its budget: 1 or 0. A back end that fails fails nothing else."""
     _set(run, {"budget_asks": int(asks)})
+
+
+def gauge_queue(run: RunKey, *, waits_s: float, starts_in_s: float | None) -> None:
+    """Set the gauges of a run in the queue, in seconds: how long it has waited, and until it is expected to start.
+
+    Both are 0 once it waits no more; the second is not set while nobody knows. A failing back end fails nothing else.
+    """
+    known = {} if starts_in_s is None else {"queue_starts_in_s": starts_in_s}
+    _set(run, {"queue_waits_s": waits_s, **known})
 
 
 def _set(run: RunKey, gauges: Mapping[str, float]) -> None:

@@ -22,9 +22,9 @@ from airflow_llmsched.domain.gang import GangHandle, GangStatus
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.ports import Clock, Engine, RunChannel
 from airflow_llmsched.provider.channels import open_channel
-from airflow_llmsched.provider.engine import open_engine
 from airflow_llmsched.provider.handover import handed_over
 from airflow_llmsched.provider.looks import MAX_READERS, STALLED_S, Look, Readers
+from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.provider.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Connection:
 
     def open(self) -> Engine:
         """Return its engine. May block; raises ``SpecError``."""
-        return open_engine(self.engine, json.loads(self.options))
+        return open_run_engine(self.engine, json.loads(self.options))
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

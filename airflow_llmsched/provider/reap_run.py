@@ -6,30 +6,46 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.claim_reaping import ClaimReaper
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseReaper
+from airflow_llmsched.control.open_arbiter import open_ground
 from airflow_llmsched.control.reaper import ReaperLimits
 from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.provider.airflow_word import ask_airflow
 from airflow_llmsched.provider.clouds import open_cloud
 from airflow_llmsched.provider.config import state_root
-from airflow_llmsched.provider.engine import open_engine
+from airflow_llmsched.provider.engine import deployment_fleet
+from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.telemetry.channel import open_witness
 
 
 def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> Reaper:
     """Return this deployment's reaper on one engine. Raises ``SpecError``, ``StoreError``."""
-    store = open_store(state_root())
+    store, opened, clock = open_store(state_root()), open_run_engine(engine, engine_options), SystemClock()
     return Reaper(
         store=store,
         deployment_id=deployment_id(store),
-        engine=open_engine(engine, engine_options),
+        engine=opened,
         open_witness=open_witness,
         ask=ask_airflow,
-        clock=SystemClock(),
+        clock=clock,
         limits=limits,
+        ground=open_ground(opened, engine, deployment_fleet(), store=store, clock=clock),
     )
+
+
+def open_claim_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> ClaimReaper | None:
+    """Return this deployment's reaper of claims to one engine; None where a scheduler of its own rules.
+
+    Raises ``SpecError``, ``StoreError``.
+    """
+    store, opened, clock = open_store(state_root()), open_run_engine(engine, engine_options), SystemClock()
+    ground = open_ground(opened, engine, deployment_fleet(), store=store, clock=clock)
+    if ground is None:
+        return None
+    return ClaimReaper(ground, store=store, engine=opened, ask=ask_airflow, clock=clock, limits=limits)
 
 
 def open_lease_reaper(cloud: str, options: Mapping[str, Any]) -> LeaseReaper:

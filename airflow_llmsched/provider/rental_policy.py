@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.market import Survey, survey_market
@@ -10,6 +11,8 @@ from airflow_llmsched.control.rental_memory import MemoryFile
 from airflow_llmsched.control.rented_capacity import RentalTerms, RentedCapacity
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
 from airflow_llmsched.planner.market.prior import default_hazards
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
+from airflow_llmsched.provider.own_hazards import fitted_hazards
 from airflow_llmsched.provider.rentals import RentalSettings, merged_prices, open_clouds_of
 from airflow_llmsched.units import HOUR_S
 
@@ -19,7 +22,8 @@ class PolicySettings:
     """How a run is rented for by a policy; JSON-safe through ``codec``, so that a trigger can carry it.
 
     ``tick_s`` is how often the policy is asked, ``slack_s`` how much later it may come to that; the others are as in
-    ``control.rented_capacity.RentalTerms``.
+    ``control.rented_capacity.RentalTerms``. ``storages`` are folders of checkpoints by ``cloud/region``,
+    ``traces`` a file of availability that hazards are fitted to; empty: those that come with the package.
     """
 
     rental: RentalSettings
@@ -27,6 +31,10 @@ class PolicySettings:
     slack_s: float
     changeover_s: float
     patience_s: float = HOUR_S
+    stock: StockModel = ALWAYS
+    max_late_ratio: float = 0.001
+    storages: Mapping[str, str] = field(default_factory=dict)
+    traces: str = ""
 
 
 def open_capacity(
@@ -43,6 +51,7 @@ def open_capacity(
             merged_prices,
             now_s=SystemClock().now_s(),
             max_usd_per_hour=request.max_usd_per_hour,
+            energy=request.energy,
         )
 
     def wanted() -> Wanted:
@@ -67,11 +76,14 @@ def open_capacity(
             slack_s=settings.slack_s,
             changeover_s=settings.changeover_s,
             patience_s=settings.patience_s,
+            stock=settings.stock,
+            max_late_ratio=settings.max_late_ratio,
+            weights=request.energy.weights,
         ),
         renter=renter,
         survey=survey,
         wanted=wanted,
         memory=MemoryFile(rental.scope.store(), rental.scope.run_key),
-        hazards=default_hazards(),
+        hazards=fitted_hazards(settings.traces) if settings.traces else default_hazards(),
         clock=SystemClock(),
     )

@@ -16,6 +16,7 @@ from airflow_llmsched.domain.lease import Lease
 from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError, TransientError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.market.budget import Go, Standing, judge
+from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
 from airflow_llmsched.ports import Cloud, PriceSource
 from airflow_llmsched.prices.list_prices import ListPrices
 from airflow_llmsched.prices.merged import AgedSource, MergedPrices
@@ -36,7 +37,7 @@ class CapacityRequest:
     """What is wanted of which clouds; JSON-safe through ``codec``, so that a trigger can carry it.
 
     ``clouds`` holds the options of each cloud adapter by its name. A node may cost ``max_usd_per_hour`` at most, and
-    the run ``max_usd`` in all, for its ``num_tokens``.
+    the run ``max_usd`` in all, for its ``num_tokens``. ``energy`` is what electricity and carbon count for.
     """
 
     clouds: Mapping[str, Mapping[str, Any]]
@@ -44,6 +45,7 @@ class CapacityRequest:
     max_usd_per_hour: float | None = None
     max_usd: float | None = None
     num_tokens: int = 0
+    energy: EnergyTerms = NO_ENERGY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ def ask(request: CapacityRequest) -> Market:
         merged_prices,
         now_s=SystemClock().now_s(),
         max_usd_per_hour=request.max_usd_per_hour,
+        energy=request.energy,
     )
 
 
@@ -87,10 +90,14 @@ def open_renter(scope: RunScope) -> Renter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What came of trying to rent: a lease, active or pending, or why there is none."""
+    """What came of trying to rent: a lease, active or pending, or why there is none.
+
+    ``asks`` says in words what somebody might buy, because it would be cheaper (``Market.asks``).
+    """
 
     lease: Lease | None = None
     refusal: CapacityError | QuotaError | TransientError | None = None
+    asks: str = ""
 
     @property
     def words(self) -> str:
@@ -111,14 +118,14 @@ def try_to_rent(settings: RentalSettings) -> Tried:
     log.info("market: %s", market.explain())
     market, denial = _within_budget(settings.request, market, renter)
     try:
-        return Tried(lease=renter.rent(_wanted(settings, market.quotes)))
+        return Tried(lease=renter.rent(_wanted(settings, market.quotes)), asks=market.asks)
     except CapacityError as error:
         if denial:
             hint = "raise budget.max_usd, or allow cheaper capacity"
             raise RelaxError(f"nothing was rented: {denial}; {hint}") from error
-        return Tried(refusal=CapacityError(f"{error} ({market.explain()})"))
+        return Tried(refusal=CapacityError(f"{error} ({market.explain()})"), asks=market.asks)
     except QuotaError as error:
-        return Tried(refusal=error)
+        return Tried(refusal=error, asks=market.asks)
 
 
 def _within_budget(request: CapacityRequest, market: Market, renter: Renter) -> tuple[Market, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -22,11 +23,12 @@ from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.channels import open_channel
-from airflow_llmsched.provider.gang_run import checkpoint_format, checkpoint_root
+from airflow_llmsched.provider.gang_run import checkpoint_format
+from airflow_llmsched.provider.places import checkpoint_root, storage_roots
 from airflow_llmsched.provider.rentals import open_book
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.reports import files
-from airflow_llmsched.reports.build import ModelSpeed, build_report
+from airflow_llmsched.reports.build import ModelSpeed, build_report, with_question
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
     spec = _or_none(run_files.read_spec, scope)
     start_s = _start_s(scope, events, state)
     evaluation = _evaluation(scope, generation_start_s=start_s)
-    return build_report(
+    report = build_report(
         names=RunNames(
             run_key=scope.run_key,
             generation=state.generation,
@@ -78,13 +80,14 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         attempts=attempts,
         earlier=tuple(each for each in launched if each.key.generation != state.generation),
         reports={each.key.attempt: _reports(each) for each in attempts},
-        checkpoints=tuple(_checkpoints(scope, spec)) if spec else (),
+        checkpoints=tuple(_checkpoints(scope, spec, events)) if spec else (),
         line=state.line,
         evaluation=evaluation,
         prices=_prices(launched),
         speed=_speed(spec, attempts),
         rentals=open_book(scope).rentals(),
     )
+    return with_question(report, "" if state.phase.terminal else state.asks)
 
 
 def _outcome(state: RunState, spec: WorkloadSpec | None, evaluation: EvaluationResult | None) -> RunOutcome:
@@ -106,13 +109,16 @@ def _reports(attempt: AttemptRecord) -> tuple[NodeReport, ...]:
     return read_all(open_channel(attempt.channel_root))
 
 
-def _checkpoints(scope: RunScope, spec: WorkloadSpec) -> Iterator[tuple[CheckpointRef, Verdict | None]]:
+def _checkpoints(
+    scope: RunScope, spec: WorkloadSpec, events: tuple[ev.AnyEvent, ...]
+) -> Iterator[tuple[CheckpointRef, Verdict | None]]:
     adapter = checkpoint_format(spec)
-    try:
-        for ref in adapter.scan(checkpoint_root(scope, spec)):
-            yield ref, adapter.verify(ref, depth=VerifyDepth.SIZES) if ref.complete else None
-    except CouldNotLookError:
-        return  # the report notes which marked checkpoints nobody saw on storage
+    intended = [event.checkpoint_root for event in events if isinstance(event, ev.LaunchIntended)]
+    known = (checkpoint_root(scope, spec), *storage_roots(scope.run_key), *filter(None, intended))
+    for root in dict.fromkeys(known):
+        with contextlib.suppress(CouldNotLookError):  # the report notes which marked ones nobody saw on storage
+            for ref in adapter.scan(root):
+                yield ref, adapter.verify(ref, depth=VerifyDepth.SIZES) if ref.complete else None
 
 
 def _evaluation(scope: RunScope, *, generation_start_s: float) -> EvaluationResult | None:

@@ -27,6 +27,7 @@ _DELETE = EffectPoint("run_files.delete")
 
 SPEC_FILE = closing.SPEC_FILE
 PLAN_FILE = "plan.json"
+PREFLIGHT_FILE = "preflight.json"
 EVALUATION_FILE = "evaluation.json"
 DATASET_FILE = "dataset.json"
 

@@ -39,6 +39,17 @@ class RunScope:
             deployment_id=self.run_key, dag_id="", run_id="", run_after="", task_group_id="evaluation", map_index=-1
         )
 
+    def preflight_key(self, number: int) -> RunKey:
+        """Return the run key of the gang that checks nodes in round ``number``."""
+        return derive_run_key(
+            deployment_id=self.run_key, dag_id="", run_id="", run_after="", task_group_id="preflight", map_index=number
+        )
+
+    @property
+    def checks_key(self) -> RunKey:
+        """Return what the checks of all rounds claim as: one after the other, on the nodes that the run is to have."""
+        return self.preflight_key(0)
+
     @property
     def origin(self) -> RunOrigin:
         """What every gang of this run says of itself."""

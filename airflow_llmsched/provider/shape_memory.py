@@ -11,9 +11,12 @@ from airflow_llmsched import __version__, codec
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import DataError
+from airflow_llmsched.learning import calibration_file
+from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.clouds import open_cloud
+from airflow_llmsched.provider.config import state_root
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.shape_arguments import ShapeNeeds, Shapes, is_told, needs_of
 
@@ -39,12 +42,14 @@ def needs_in(
 ) -> ShapeNeeds:
     """Return what the run takes of each shape (``needs_of``); without ``shapes``, of those that its clouds offer now.
 
-    What had to be planned is kept in the run's folder, and taken from there for the same question. Raises as
-    ``needs_of``, ``CouldNotLookError`` when a cloud could not be asked, ``StoreError``.
+    Plans reckon with what ``llmsched calibrate`` kept at the state root. What had to be planned is kept in the run's
+    folder, and taken from there for the same question. Raises as ``needs_of``, ``CouldNotLookError`` when a cloud could
+    not be asked, ``StoreError``.
     """
     if scope is None or spec is None or spec.model is None or is_told(shapes):
         return needs_of(shapes, spec)
-    asked = [codec.to_plain(each) for each in (spec, shapes, clouds, wish)]
+    calibration = calibration_file.load(open_store(state_root()))
+    asked = [codec.to_plain(each) for each in (spec, shapes, clouds, wish, calibration)]
     digest = hashlib.sha256(codec.to_json([__version__, *asked])).hexdigest()
     try:
         known = run_files.read(scope, FILE, Remembered, made_by="this task")
@@ -52,7 +57,7 @@ def needs_in(
             return ShapeNeeds(by_shape=known.by_shape, refused=known.refused)
     except DataError:
         pass  # nobody has asked yet
-    needs = needs_of(shapes or _offered(clouds, wish), spec)
+    needs = needs_of(shapes or _offered(clouds, wish), spec, calibration=calibration)
     run_files.write(scope, FILE, Remembered(asked_sha256=digest, by_shape=needs.by_shape, refused=needs.refused))
     return needs
 

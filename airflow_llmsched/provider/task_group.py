@@ -8,12 +8,14 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import Asset, TaskGroup
 
+from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.provider.operators.capacity import ProvisionCapacityOperator
 from airflow_llmsched.provider.operators.dataset import StageDatasetOperator
 from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
 from airflow_llmsched.provider.operators.gang import RunGangOperator
 from airflow_llmsched.provider.operators.open_run import OpenRunOperator, refuse_dagrun_timeout
 from airflow_llmsched.provider.operators.planning import PlanTrainingOperator
+from airflow_llmsched.provider.operators.preflight import PreflightOperator
 from airflow_llmsched.provider.operators.release import ReleaseOperator
 from airflow_llmsched.provider.operators.report import ReportOperator
 
@@ -34,6 +36,7 @@ def pretraining_task_group(
     plan_arguments: Mapping[str, Any] | None = None,
     capacity_arguments: Mapping[str, Any] | None = None,
     rental_policy: Mapping[str, Any] | None = None,
+    preflight_arguments: Mapping[str, Any] | None = None,
 ) -> TaskGroup:
     """Wire open, stage, plan, train, evaluate, release and report; with ``capacity_arguments``, rent before training.
 
@@ -54,6 +57,7 @@ def pretraining_task_group(
         gang_arguments: further arguments of :class:`RunGangOperator` (pool, queue, poll_interval_s, ...).
         plan_arguments: further arguments of :class:`PlanTrainingOperator` (write_out, ...).
         capacity_arguments: arguments of :class:`ProvisionCapacityOperator` (clouds, shapes, ...); None rents nothing.
+        preflight_arguments: arguments of :class:`PreflightOperator` (limit, nccl_tests, ...); None checks nothing.
         rental_policy: ``capacity`` of :class:`RunGangOperator` instead: chosen again and again while the run goes on.
 
     Raises:
@@ -62,20 +66,18 @@ def pretraining_task_group(
     where: dict[str, Any] = {"engine": engine, "engine_options": dict(engine_options or {})}
     gang = _gang(gang_arguments, checkpoint_asset, policy=rental_policy, beside=capacity_arguments)
     form: dict[str, Any] = {"objective": objective, "deadline": deadline, "max_usd": max_usd, "spec": spec}
+    form |= {"rents_capacity": bool(capacity_arguments or rental_policy), "chooses_cluster": engine == FLEET}
     with TaskGroup(group_id=group_id) as group:
         refuse_dagrun_timeout(group.dag)
-        rents = bool(capacity_arguments or rental_policy)
-        opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, rents_capacity=rents, **form).as_setup()
+        opened = OpenRunOperator(task_id="open_run", allow_inline=allow_inline, **form).as_setup()
         staged = StageDatasetOperator(task_id="stage_dataset")
         planned = PlanTrainingOperator(task_id="plan_training", **where, **(plan_arguments or {}))
         trained = RunGangOperator(task_id="run_gang", deferrable=deferrable, **where, **gang)
         evaluated = EvaluateCheckpointOperator(task_id="evaluate_checkpoint", deferrable=deferrable, **where)
-        released = ReleaseOperator(task_id="release", **where)
         opened >> staged >> planned >> trained >> evaluated
+        _checking(preflight_arguments, {"deferrable": deferrable, **where}, after=planned, before=trained)
         rented = _renting(capacity_arguments, deferrable=deferrable, after=staged, before=planned)
-        evaluated >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
-        released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
-        evaluated >> EmptyOperator(task_id="passed")  # without this leaf a failed training is a green run: ADR 0004
+        _closing(evaluated, opened=opened, rented=rented, where=where)
     return group
 
 
@@ -91,6 +93,20 @@ def _gang(
         raise ValueError("capacity_arguments and rental_policy both rent: give one of them")
     capacity = {} if policy is None else {"capacity": policy}
     return {"outlets": [] if asset is None else [asset], **(told or {}), **capacity}
+
+
+def _checking(arguments: Mapping[str, Any] | None, given: Mapping[str, Any], *, after: Any, before: Any) -> None:
+    """Put the checks of the plan's nodes between planning and training, where they are asked for."""
+    if arguments is not None:
+        after >> PreflightOperator(task_id="preflight", **{**given, **arguments}) >> before
+
+
+def _closing(last: Any, *, opened: Any, rented: list[Any], where: Mapping[str, Any]) -> None:
+    """Give everything back and report after ``last``, however it ended; and say whether it ended well."""
+    released = ReleaseOperator(task_id="release", **where)
+    last >> released.as_teardown(setups=[opened, *rented], on_failure_fail_dagrun=True)
+    released >> ReportOperator(task_id="report").as_teardown(setups=opened, on_failure_fail_dagrun=False)
+    last >> EmptyOperator(task_id="passed")  # without this leaf a failed training is a green run: ADR 0004
 
 
 def _renting(arguments: Mapping[str, Any] | None, *, deferrable: bool, after: Any, before: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_vi
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
+from airflow_llmsched.control.allowances import answer_command
 from airflow_llmsched.provider.config import state_root
 
 RUN_KEY = re.compile(r"ls-[a-z2-7]{20}")
@@ -31,6 +32,9 @@ COLUMNS = {
     "Ranks": "world_size",
     "Attempt": "attempt",
 }
+_IDLE = ("waiting", "yielding")
+"""Phases of ``control.run_state`` whose reason says what a run does instead of training."""
+
 # The report is one file of ours with inline script and style, and needs nothing from anywhere else.
 REPORT_HEADERS = {
     "Content-Security-Policy": (
@@ -84,7 +88,8 @@ def _answer(runs: list[dict[str, Any]]) -> HTMLResponse:
     if path.is_file():
         return HTMLResponse(path.read_text(encoding="utf-8"), headers=REPORT_HEADERS)
     phase = html.escape(str(runs[0].get("phase", "unknown")))
-    body = f"<p>The report is written when the run ends. Phase now: <b>{phase}</b>.</p>"
+    waits = _waits(runs[0])
+    body = f"<p>The report is written when the run ends. Phase now: <b>{phase}</b>.</p>{waits}{_asks(runs[0])}"
     return HTMLResponse(_page("Pretraining report", body), headers=REPORT_HEADERS)
 
 
@@ -130,8 +135,26 @@ def _cells(summary: dict[str, Any]) -> str:
     cells = [
         html.escape("—" if value in (None, "") else str(value)) for value in (*values, f"{changed:%Y-%m-%d %H:%M}")
     ]
-    cells.append(f'<a href="/llmsched/runs/{summary["run_key"]}/report">report</a>')
+    link = f'<a href="/llmsched/runs/{summary["run_key"]}/report">report</a>'
+    cells.append(f"{link}{_waits(summary)}{_asks(summary)}")
     return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _waits(summary: dict[str, Any]) -> str:
+    """Return why a run has no gang now: what it waits for, or whom it makes room for; empty: it has no reason to."""
+    reason = summary.get("reason")
+    if summary.get("phase") not in _IDLE or not reason or not isinstance(reason, str):
+        return ""
+    return f"<p>{html.escape(reason)}</p>"
+
+
+def _asks(summary: dict[str, Any]) -> str:
+    """Return what the run waits to be told about its budget, and how to tell it; empty: nothing."""
+    asks = summary.get("asks")
+    if not asks or not isinstance(asks, str):
+        return ""
+    command = html.escape(answer_command(summary["run_key"]))
+    return f"<p>It waits for an answer: <b>{html.escape(asks)}</b>. Answer with <code>{command}</code>.</p>"
 
 
 def _page(title: str, body: str) -> str:

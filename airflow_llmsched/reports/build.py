@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from airflow_llmsched.control.allowances import answer_command
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
 from airflow_llmsched.control.lease_book import Rental
 from airflow_llmsched.control.ledger import build_ledger, end_s, launch_s, stalls
@@ -102,6 +103,15 @@ def build_report(
         rented_usd=sum(rented_usd) if rented_usd else None,
         num_rentals=len(rented_usd),
     )
+
+
+def with_question(report: RunReport, asks: str) -> RunReport:
+    """Return the report saying first that the run waits to be told about its budget, where it ``asks`` anything."""
+    if not asks:
+        return report
+    answer = answer_command(report.names.run_key)
+    words = f"The run waits for an answer about its budget: {asks}. Answer with: {answer}."
+    return replace(report, notes=(words, *report.notes))
 
 
 def _attempt_row(

@@ -42,12 +42,13 @@ def render(workload: WorkloadSpec, found: PlanSearch, explanation: str) -> str:
 def _cards(workload: WorkloadSpec, best: Plan) -> list[tuple[str, str, str]]:
     """Title, value and a line below it, most asked for first."""
     prediction = best.prediction
-    low, high = (words.duration(prediction.step_s * (1 + sign * prediction.error_ratio)) for sign in (-1, 1))
+    low, high = map(words.duration, prediction.step_band_s)
+    num_nodes = len(best.placement.nodes)
     cards = [
         ("Step time", words.duration(prediction.step_s), f"{low} to {high}"),
         ("MFU", words.percent(prediction.mfu_ratio), f"{words.count(prediction.tokens_per_s)} tokens a second"),
         ("Memory of the fullest rank", words.size(prediction.memory_bytes_per_rank), best.node_shape),
-        ("Ranks", words.count(best.layout.world_size), f"on {len(best.placement.nodes)} nodes"),
+        ("Ranks", words.count(best.layout.world_size), f"on {num_nodes} node{'s' * (num_nodes > 1)}"),
         ("Run", words.duration(prediction.run_s), f"{words.count(workload.num_steps)} steps, nothing going wrong"),
         (
             "Cost of the run",
@@ -73,7 +74,7 @@ def _usd(amount_usd: float) -> str:
 def _row(plan: Plan) -> tuple[str, ...]:
     prediction = plan.prediction
     return (
-        f"{plan.layout.describe()} recompute={plan.layout.recompute.value}",
+        f"{plan.layout.describe()} {plan.layout.describe_recompute()}",
         f"{plan.layout.world_size}/{len(plan.placement.nodes)}",
         words.duration(prediction.step_s),
         words.percent(prediction.mfu_ratio),

@@ -86,6 +86,12 @@ class SimCheckpoints:
         """Corrupt a checkpoint, in a way that its listing does not show."""
         self._damage[path] = reason
 
+    def copy(self, source: str, target: str) -> int:
+        """Have ``target`` hold what ``source`` does; return its bytes. Raises ``CouldNotLookError``."""
+        self._look()
+        self._saved[target] = replace(self._saved[source], path=target)
+        return _NUM_BYTES
+
     def remove(self, path: str) -> None:
         """Delete a checkpoint."""
         self._saved.pop(path, None)

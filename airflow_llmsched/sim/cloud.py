@@ -349,6 +349,7 @@ class SimCloud:
             state=LeasedNodeState.PREEMPTED if machine.taken_at_s is not None else state,
             address=machine.address,
             notice=machine.notice,
+            is_off=machine.taken_at_s is not None,
         )
 
     def _state(self, request: _Request, nodes: Sequence[LeasedNode]) -> LeaseState:

@@ -181,6 +181,10 @@ class SimEngine:
         gang = self._gangs.get(handle.key.name)
         return "\n".join(gang.said.get(rank, "").splitlines()[-num_lines:]) if gang else ""
 
+    def log_tails(self, handle: GangHandle, *, ranks: Sequence[int], num_lines: int) -> Mapping[int, str]:
+        """Return the last lines of several ranks."""
+        return {rank: self.log_tail(handle, rank=rank, num_lines=num_lines) for rank in ranks}
+
     def preempt(self, node: NodeId, *, grace_s: float, return_after_s: float | None = None) -> None:
         """Have the platform take ``node``: notice now, kill after ``grace_s``, back ``return_after_s`` later."""
         self._world.advance()
@@ -235,6 +239,10 @@ class SimEngine:
         self._world.advance()
         gang = self._gangs.get(handle.key.name)
         return len(gang.alive | gang.zombies) if gang else 0
+
+    def spec(self, handle: GangHandle) -> GangSpec:
+        """Return what a gang was launched as."""
+        return self._gangs[handle.key.name].spec
 
     def live(self, key: RunKey) -> tuple[GangHandle, ...]:
         """Return the run's gangs that have not ended, even while blind."""
@@ -376,7 +384,7 @@ class SimEngine:
 
     def _require_free(self, spec: GangSpec) -> None:
         for node_id in spec.placement.nodes:
-            node, wanted = self._nodes.get(node_id), len(spec.placement.on(node_id))
+            node, wanted = self._nodes.get(node_id), len(spec.placement.held_on(node_id))
             if node is None or node.down_reason is not None:
                 why = node.down_reason if node else "there is no such node"
                 raise CapacityError(f"node {node_id} cannot be used: {why}")
@@ -388,7 +396,7 @@ class SimEngine:
         zombies = sum(
             slot.rank in gang.zombies for gang in self._gangs.values() for slot in gang.spec.placement.on(node)
         )
-        return zombies + sum(len(gang.spec.placement.on(node)) for gang in self._on(node))
+        return zombies + sum(len(gang.spec.placement.held_on(node)) for gang in self._on(node))
 
     def _on(self, node: NodeId) -> list[SimGang]:
         return [gang for gang in self._gangs.values() if not gang.phase.ended and node in gang.spec.placement.nodes]

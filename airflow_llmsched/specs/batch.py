@@ -51,7 +51,7 @@ def _to_sequences(batch: str, sequence_length_tokens: int) -> int:
         return quantities.parse_sequences(batch)
     num_tokens = quantities.parse_tokens(batch)
     if num_tokens % sequence_length_tokens:
-        hint = f"must be whole sequences of {sequence_length_tokens} tokens; the nearest are "
+        hint = f"must be whole sequences of {sequence_length_tokens} tokens; nearest: "
         below = num_tokens // sequence_length_tokens
-        raise ValueError(hint + " and ".join(f"{each} sequences" for each in (below, below + 1) if each))
+        raise ValueError(hint + " and ".join(quantities.format_sequences(each) for each in (below, below + 1) if each))
     return num_tokens // sequence_length_tokens

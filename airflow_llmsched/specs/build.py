@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_llmsched.domain.queue import SliceAsk, SliceKind
+from airflow_llmsched.domain.queue_rules import QueueWish
+from airflow_llmsched.domain.roles import RoleSpec
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BatchPhase,
@@ -23,7 +27,6 @@ from airflow_llmsched.domain.workload import (
     PrecisionSpec,
     RankGroup,
     RetrySpec,
-    RoleSpec,
     TrafficDemand,
     WorkloadSpec,
 )
@@ -61,11 +64,15 @@ def build(spec: schema.SpecModel, *, shape: ModelShape | None, phases: tuple[Bat
             max_infrastructure_failures=spec.retries.infrastructure,
             max_attempts_without_progress=spec.retries.without_progress,
         ),
+        queue=QueueWish(team=spec.queue.team, priority=spec.queue.priority, max_wait_s=spec.queue.max_wait)
+        if spec.queue
+        else None,
         communication=_communication(spec.communication) if spec.communication else (),
         memory=_memory(spec.memory) if spec.memory else (),
         lora_rank=spec.lora.rank if spec.lora else None,
         lora_targets=tuple(spec.lora.targets) if spec.lora else ALL_LINEAR,
         compression=_compression(spec.compression) if spec.compression else None,
+        software=Software(**spec.software.model_dump()),
         freezes_encoder=spec.model.freeze_encoder if spec.model else False,
         seed=spec.seed,
     )
@@ -149,8 +156,13 @@ def _launcher(block: schema.LauncherBlock) -> LauncherSpec:
 
 
 def _evaluation(block: schema.EvaluationBlock) -> EvaluationSpec:
+    kind = None if block.slice in (None, "any") else SliceKind(block.slice)
     return EvaluationSpec(
-        command=tuple(block.command), max_loss=block.max_loss, num_batches=block.num_batches, limit_s=block.limit
+        command=tuple(block.command),
+        max_loss=block.max_loss,
+        num_batches=block.num_batches,
+        limit_s=block.limit,
+        slices=None if block.slice is None else SliceAsk(kind=kind),
     )
 
 

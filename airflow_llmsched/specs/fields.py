@@ -5,13 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
+from airflow_llmsched.domain.queue import QueueOrder, Reclaim
+from airflow_llmsched.domain.roles import RoleKind
+from airflow_llmsched.domain.software import AttentionKernel, LossKernel
 from airflow_llmsched.domain.workload import (
     CapacityType,
     CompressionKind,
@@ -20,7 +23,6 @@ from airflow_llmsched.domain.workload import (
     OnOverrun,
     OptimizerKind,
     Positions,
-    RoleKind,
     TrainingStage,
 )
 from airflow_llmsched.specs import quantities
@@ -167,6 +169,13 @@ BatchSize = Annotated[
     BeforeValidator(_batch_size),
     _quantity(["512 sequences", "4Mi tokens"], r"([kKMGTP]i?|B)?\s*(sequences?|tokens?)"),
 ]
+Rate = Annotated[
+    float,
+    BeforeValidator(quantities.parse_bytes_per_s),
+    Field(gt=0),
+    PlainSerializer(quantities.format_bytes_per_s),
+    _quantity(["400 Gbit/s", "50 GB/s"], "([kKMGTP]i?)?(B|bit)/s"),
+]
 Usd = Annotated[
     float,
     BeforeValidator(quantities.parse_usd),
@@ -212,7 +221,12 @@ CompressionName = Annotated[CompressionKind, _choose(CompressionKind), _words(Co
 OffloadName = Annotated[Offload, _choose(Offload), _words(Offload)]
 OverrunName = Annotated[OnOverrun, _choose(OnOverrun), _words(OnOverrun)]
 RoleName = Annotated[RoleKind, _choose(RoleKind), _words(RoleKind)]
+ReclaimName = Annotated[Reclaim, _choose(Reclaim), _words(Reclaim)]
+OrderName = Annotated[QueueOrder, _choose(QueueOrder), _words(QueueOrder)]
+SliceName = Literal["mig", "time", "any"]
 Market = Annotated[CapacityType, _choose(CapacityType), _words(CapacityType)]
+AttentionKernelName = Annotated[AttentionKernel, _choose(AttentionKernel), _words(AttentionKernel)]
+LossKernelName = Annotated[LossKernel, _choose(LossKernel), _words(LossKernel)]
 LauncherName = Annotated[Launcher, _choose(Launcher), _words(Launcher)]
 
 

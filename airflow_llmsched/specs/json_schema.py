@@ -17,22 +17,28 @@ _SHORTHANDS: dict[str, tuple[str, ...]] = {"objective": OBJECTIVES, "parallelism
 
 def json_schema() -> dict[str, Any]:
     """Return the schema. It is a little wider than the loader: rules between keys are the loader's alone."""
-    body = SpecModel.model_json_schema()
-    definitions = body["$defs"]
-    for block in blocks():
-        properties = body["properties"] if block is SpecModel else definitions[block.__name__]["properties"]
-        for key, shown in written_defaults(block).items():
-            properties[key].pop("default", None)
-            if shown is not None:
-                properties[key]["default"] = shown
+    body = schema_of(SpecModel)
     for key, words in (*_SHORTHANDS.items(), ("model", presets.names())):
         _allow_words(body["properties"][key], words)
     return {"$schema": DIALECT, **body, "title": "llmsched workload"}
 
 
-def blocks() -> list[type[BaseModel]]:
-    """Return every block class, the whole spec first, each before the blocks within it."""
-    found: list[type[BaseModel]] = [SpecModel]
+def schema_of(root: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a file whose whole is ``root``, defaults written as the file would."""
+    body = root.model_json_schema()
+    definitions = body["$defs"]
+    for block in blocks(root):
+        properties = body["properties"] if block is root else definitions[block.__name__]["properties"]
+        for key, shown in written_defaults(block).items():
+            properties[key].pop("default", None)
+            if shown is not None:
+                properties[key]["default"] = shown
+    return body
+
+
+def blocks(root: type[BaseModel] = SpecModel) -> list[type[BaseModel]]:
+    """Return every block class, the whole file first, each before the blocks within it."""
+    found: list[type[BaseModel]] = [root]
     for block in found:
         for info in block.model_fields.values():
             inner = block_of(info.annotation)

@@ -11,11 +11,12 @@ from airflow_llmsched.domain.workload import BatchPhase, ModelShape, WorkloadSpe
 from airflow_llmsched.errors import SpecError, SpecErrors
 from airflow_llmsched.specs import presets, rules, tree
 from airflow_llmsched.specs.batch import to_phases
+from airflow_llmsched.specs.block import Block
 from airflow_llmsched.specs.build import build
 from airflow_llmsched.specs.hf_config import reader
 from airflow_llmsched.specs.paths import PathRules
 from airflow_llmsched.specs.problems import Problem, nearest, to_error
-from airflow_llmsched.specs.schema import Block, ModelBlock, SpecModel
+from airflow_llmsched.specs.schema import ModelBlock, SpecModel
 from airflow_llmsched.specs.shapes import block_problems, to_shape
 from airflow_llmsched.specs.tree import Node
 from airflow_llmsched.specs.validate import validate

@@ -137,7 +137,7 @@ def format_tokens(num_tokens: int) -> str:
 
 def format_sequences(num_sequences: int) -> str:
     """Write a number of sequences, always in full: ``1024 sequences``."""
-    return f"{num_sequences} sequences"
+    return "1 sequence" if num_sequences == 1 else f"{num_sequences} sequences"
 
 
 def format_usd(amount_usd: float) -> str:

@@ -34,8 +34,7 @@ with its line; `llmsched schema` prints a JSON Schema for editors.
 def markdown() -> str:
     """Return the whole page."""
     schema = json_schema.json_schema()
-    parts = [_HEAD]
-    parts += [_section(block, path, schema) for block, path in _sections()]
+    parts = [_HEAD, *tables(SpecModel, schema)]
     parts.append(_presets())
     parts += ["## Examples\n"]
     parts += [f"```yaml\n{example(name)}```\n" for name in EXAMPLES]
@@ -47,8 +46,13 @@ def example(name: str) -> str:
     return (resources.files(__package__) / "examples" / name).read_text(encoding="utf-8")
 
 
-def _sections() -> list[tuple[type[BaseModel], str]]:
-    """Return blocks with the path under which a spec writes them, in the order of the schema."""
+def tables(root: type[BaseModel], schema: dict[str, Any]) -> list[str]:
+    """Return a section with a table of keys for every block of a file whose whole is ``root``."""
+    return [_section(block, path, schema) for block, path in _sections(root)]
+
+
+def _sections(root: type[BaseModel]) -> list[tuple[type[BaseModel], str]]:
+    """Return blocks with the path under which a file writes them, in the order of the schema."""
     sections: list[tuple[type[BaseModel], str]] = []
 
     def visit(block: type[BaseModel], path: str) -> None:
@@ -58,7 +62,7 @@ def _sections() -> list[tuple[type[BaseModel], str]]:
             if inner is not None:
                 visit(inner, f"{path}.{key}".removeprefix(".") + ("[]" if "list[" in str(info.annotation) else ""))
 
-    visit(SpecModel, "")
+    visit(root, "")
     seen: dict[type[BaseModel], str] = {}
     for block, path in sections:
         seen[block] = f"{seen[block]}, {path}" if block in seen else path
@@ -66,9 +70,9 @@ def _sections() -> list[tuple[type[BaseModel], str]]:
 
 
 def _section(block: type[BaseModel], path: str, schema: dict[str, Any]) -> str:
-    definition = schema if block is SpecModel else schema["$defs"][block.__name__]
+    definition = schema["$defs"][block.__name__] if path else schema
     required = definition.get("required", [])
-    title = "## Top level" if block is SpecModel else "## " + ", ".join(f"`{each}`" for each in path.split(", "))
+    title = "## Top level" if not path else "## " + ", ".join(f"`{each}`" for each in path.split(", "))
     about = " ".join((block.__doc__ or "").split()).replace("``", "`")
     rows = [
         f"| `{key}` | {_type(prop)} | {_default(key, prop, required)} | {_cell(prop.get('description', ''))} |"
@@ -82,7 +86,7 @@ def _default(key: str, prop: dict[str, Any], required: list[str]) -> str:
     if key in required:
         return "**required**"
     default = prop.get("default")
-    if default is None:
+    if default in (None, ""):
         return ""
     shown = str(default).lower() if isinstance(default, (bool, list, dict)) else str(default)
     return f"`{shown}`"
@@ -100,6 +104,10 @@ def _one_type(prop: dict[str, Any]) -> str:
     return next((say(prop) for key, say in _SAY if key in prop), _PLAIN.get(prop.get("type", ""), "anything"))
 
 
+def _value_type(values: Any) -> str:
+    return _one_type(values) if isinstance(values, dict) else "anything"
+
+
 def _words(prop: dict[str, Any]) -> str:
     words = prop["enum"]
     return ", ".join(f"`{word}`" for word in words) if len(words) <= _MANY_WORDS else "a preset"
@@ -114,7 +122,7 @@ _SAY: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("examples", lambda prop: "quantity: " + ", ".join(f"`{each}`" for each in prop["examples"])),
     ("pattern", lambda _: "quantity of tokens"),
     ("items", lambda prop: f"list of {_one_type(prop['items'])}"),
-    ("additionalProperties", lambda _: "map of text to text"),
+    ("additionalProperties", lambda prop: f"map of text to {_value_type(prop['additionalProperties'])}"),
 )
 
 

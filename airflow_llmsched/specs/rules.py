@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule
+from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
@@ -17,7 +18,6 @@ from airflow_llmsched.domain.workload import (
     ModelShape,
     OptimizerKind,
     Positions,
-    RoleKind,
     TrainingStage,
     count_steps,
 )
@@ -328,9 +328,10 @@ def _environment(sound: Sound) -> Iterator[Problem]:
 
 def _commands(sound: Sound) -> Iterator[Problem]:
     spec = sound.spec
-    commands = [(("launcher", "command"), spec.launcher.command)]
+    commands: list[tuple[tuple[str | int, ...], Sequence[str]]] = [(("launcher", "command"), spec.launcher.command)]
     if spec.evaluation is not None:
         commands.append((("evaluation", "command"), spec.evaluation.command))
+    commands += [(("roles", index, "command"), role.command) for index, role in enumerate(spec.roles)]
     for path, command in commands:
         if command and not command[0].strip():
             yield Problem(path=(*path, 0), value=command[0], hint="is the program to run, and is empty")
@@ -395,7 +396,7 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"roles"}), _roles),
     (frozenset({"checkpoint"}), _checkpoint),
     (frozenset({"launcher"}), _environment),
-    (frozenset({"launcher", "evaluation"}), _commands),
+    (frozenset({"launcher", "evaluation", "roles"}), _commands),
     (frozenset({"data", "evaluation", "model"}), _gate),
     (frozenset({"memory", "communication"}), _tiers),
 )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from airflow_llmsched.domain.layout import MAX_ZERO_STAGE
+from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, DEFAULT_TEAM
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     CapacityWish,
@@ -25,11 +27,11 @@ from airflow_llmsched.domain.workload import (
     Positions,
     PrecisionSpec,
     RetrySpec,
-    RoleKind,
-    RoleSpec,
     TrainingStage,
 )
 from airflow_llmsched.specs import fields as f
+from airflow_llmsched.specs.block import Block
+from airflow_llmsched.specs.software_schema import SoftwareBlock
 
 _COMPRESSION = GradientCompression(kind=CompressionKind.POWER_SGD)
 _DATA = DatasetSpec(kind=DatasetKind.PYTHON_STDLIB)
@@ -41,12 +43,6 @@ _LAUNCHER = LauncherSpec()
 _EVALUATION = EvaluationSpec()
 _RETRIES = RetrySpec()
 _ROLE = RoleSpec(kind=RoleKind.TRAINER)
-
-
-class Block(BaseModel):
-    """Strict: no coercion (text is not a number), no unknown keys, no infinities."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class ExpertsBlock(Block):
@@ -240,10 +236,13 @@ class ParallelismBlock(Block):
     expert_tp: f.Count | None = Field(None, description="Ranks that split each routed expert; as a rule 1 or tp.")
     schedule: f.ScheduleName | None = Field(None, description="Order of the pipeline's passes.")
     offload: f.OffloadName | None = Field(
-        None, description="What leaves the accelerator's memory. Left out: nothing, unless nothing fits without."
+        None, description="What leaves the accelerator's memory. Left out: nothing, but see may_offload."
     )
     shard_size: f.Count | None = Field(
         None, description="Replicas (of dp * cp) that ZeRO shards over, the rest being copies, as in HSDP."
+    )
+    may_offload: bool = Field(
+        False, description="Where nothing fits otherwise, try each offload. Let the trainer be one that can."
     )
 
 
@@ -266,7 +265,10 @@ class PlacementBlock(Block):
 
 
 class RoleBlock(Block):
-    """One role of the gang. All roles start or none does."""
+    """One role of the gang: all roles start or none does, and the gang is done when its trainers are.
+
+    Loaders, evaluators and parameter servers are then ended; one that fails before fails the gang.
+    """
 
     kind: f.RoleName = Field(description="What its processes do.")
     num_ranks: f.Count | None = Field(None, description="Processes. Left out for the trainer: the layout says.")
@@ -274,7 +276,8 @@ class RoleBlock(Block):
         [], description="Argument list; never seen by a shell. The trainer's is the launcher's."
     )
     accelerators_per_rank: f.CountOrZero = Field(
-        _ROLE.accelerators_per_rank, description="Accelerators each process needs."
+        _ROLE.accelerators_per_rank,
+        description="Accelerators each process needs, all on one node. With 0 it is on a node of the trainers.",
     )
 
 
@@ -344,6 +347,11 @@ class EvaluationBlock(Block):
     )
     num_batches: f.Count = Field(_EVALUATION.num_batches, description="Batches to average over.")
     limit: f.Duration = Field(_EVALUATION.limit_s, description="Time the evaluation may take.")
+    slice: f.SliceName | None = Field(
+        None,
+        description="Run on a slice of a divided accelerator: a `mig` instance, a share of its `time`, or `any`. "
+        "Default: on a whole one.",
+    )
 
 
 class RetriesBlock(Block):
@@ -357,6 +365,18 @@ class RetriesBlock(Block):
         _RETRIES.max_attempts_without_progress,
         description="Launches in a row without a new checkpoint before giving up.",
     )
+
+
+class QueueBlock(Block):
+    """The run waits its turn on clusters without a scheduler of their own, for as many nodes as suit it."""
+
+    team: f.Word = Field(DEFAULT_TEAM, description="Team whose quota it uses, as the fleet file names it.")
+    priority: f.Word = Field(
+        DEFAULT_PRIORITY,
+        description="Priority class: low, normal, high or urgent, unless the fleet file has others. "
+        "It may preempt runs of a lower one.",
+    )
+    max_wait: f.Duration | None = Field(None, description="Give up after waiting for so long in a row. Default: never.")
 
 
 class LoraBlock(Block):
@@ -443,6 +463,7 @@ class SpecModel(Block):
     optimizer: OptimizerBlock = Field(OptimizerBlock(), description="Optimizer.")
     precision: PrecisionBlock = Field(PrecisionBlock(), description="Formats of operands, parameters and gradients.")
     compression: CompressionBlock | None = Field(None, description="Lossy compression of gradients. Default: none.")
+    software: SoftwareBlock = Field(SoftwareBlock(), description="What the trainer's software does.")
     data: DataBlock = Field(description="Training data.")
     batch: BatchBlock = Field(description="Sequence length and global batch.")
     budget: BudgetBlock = Field(description="When to stop.")
@@ -459,6 +480,9 @@ class SpecModel(Block):
     launcher: LauncherBlock = Field(LauncherBlock(), description="How ranks start.")
     evaluation: EvaluationBlock | None = Field(None, description="Held-out evaluation. Default: none.")
     retries: RetriesBlock = Field(RetriesBlock(), description="Relaunches by failure class.")
+    queue: QueueBlock | None = Field(
+        None, description="Wait in the queue. Default: plan at once on what is left over, in whatever size fits."
+    )
     communication: CommunicationBlock | None = Field(None, description="The job's own statement of its traffic.")
     memory: MemoryBlock | None = Field(None, description="The job's own statement of its memory.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="Seed of everything random.")

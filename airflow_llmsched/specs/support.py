@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from airflow_llmsched.domain.workload import RoleKind, WorkloadSpec
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import SpecError, SpecErrors
 
 _FILTERS = ("clouds", "regions", "jurisdictions", "vendors", "capacity_types")
+_HEEDED_BY_FLEETS = ("regions", "jurisdictions")
 
 
-def unsupported(spec: WorkloadSpec, *, rents_capacity: bool = False) -> tuple[SpecError, ...]:
+def unsupported(
+    spec: WorkloadSpec, *, rents_capacity: bool = False, chooses_cluster: bool = False
+) -> tuple[SpecError, ...]:
     """Return what of ``spec`` would have no effect, or fail only later; empty when all of it can be done.
 
     ``rents_capacity``: a task of the run rents its machines, and heeds what the spec says of capacity.
+    ``chooses_cluster``: the run's engine is a fleet, which heeds what the spec says of regions and jurisdictions.
     """
-    return (*_buckets(spec), *_roles(spec), *(() if rents_capacity else _capacity(spec)))
+    heeded = _FILTERS if rents_capacity else _HEEDED_BY_FLEETS if chooses_cluster else ()
+    return (*_buckets(spec), *_capacity(spec, heeded))
 
 
-def require_supported(spec: WorkloadSpec, *, rents_capacity: bool = False) -> None:
+def require_supported(spec: WorkloadSpec, *, rents_capacity: bool = False, chooses_cluster: bool = False) -> None:
     """Raise ``SpecError`` (``SpecErrors`` for several) for what :func:`unsupported` finds."""
-    found = unsupported(spec, rents_capacity=rents_capacity)
+    found = unsupported(spec, rents_capacity=rents_capacity, chooses_cluster=chooses_cluster)
     if found:
         raise found[0] if len(found) == 1 else SpecErrors(list(found))
 
@@ -35,16 +40,9 @@ def _buckets(spec: WorkloadSpec) -> Iterator[SpecError]:
             yield SpecError(path=path, value=value, hint="buckets cannot be read yet: mount it, and name the folder")
 
 
-def _roles(spec: WorkloadSpec) -> Iterator[SpecError]:
-    for index, role in enumerate(spec.roles):
-        if role.kind is not RoleKind.TRAINER:
-            hint = "only trainers are started yet: start it beside them from your trainer's own command"
-            yield SpecError(path=f"roles[{index}].kind", value=role.kind.value, hint=hint)
-
-
-def _capacity(spec: WorkloadSpec) -> Iterator[SpecError]:
+def _capacity(spec: WorkloadSpec, heeded: Collection[str]) -> Iterator[SpecError]:
     for name in _FILTERS:
         value = getattr(spec.capacity, name)
-        if value:
+        if value and name not in heeded:
             hint = "nothing rents capacity for this run, so it would not be heeded; take it out, or see rents_capacity"
             yield SpecError(path=f"capacity.{name}", value=[str(each) for each in value], hint=hint)

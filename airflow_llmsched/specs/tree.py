@@ -77,9 +77,9 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".") or "(spec)"
 
 
-def parse(text: str, *, file: str) -> Node:
-    """Read one YAML document. Raises ``SpecError`` with the line of what is wrong."""
-    return _Reader(file).read(text)
+def parse(text: str, *, file: str, whole: str = "(spec)") -> Node:
+    """Read one YAML document, which errors call ``whole``. Raises ``SpecError`` with the line of what is wrong."""
+    return _Reader(file, whole).read(text)
 
 
 def from_plain(value: object, *, file: str) -> Node:
@@ -124,8 +124,9 @@ class _Open:
 class _Reader:
     """Builds one tree from events, without recursion."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, whole: str) -> None:
         self._file = file
+        self._whole = whole
         self._stack: list[_Open] = []
         self._anchors: dict[str, Node | None] = {}
         self._num_aliases = 0
@@ -135,10 +136,12 @@ class _Reader:
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
-            raise SpecError(path="(spec)", hint=f"is not valid Unicode text: {error}", file=self._file) from None
+            raise SpecError(path=self._whole, hint=f"is not valid Unicode text: {error}", file=self._file) from None
         if len(data) > MAX_BYTES:
             raise SpecError(
-                path="(spec)", hint=f"is {len(data)} bytes long; a spec has at most {MAX_BYTES}", file=self._file
+                path=self._whole,
+                hint=f"is {len(data)} bytes long; at most {MAX_BYTES} are read",
+                file=self._file,
             )
         try:
             for event in self._events(data):
@@ -146,11 +149,13 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             hint = f"is not valid YAML: {error.problem or error.context}"
-            raise SpecError(path="(spec)", hint=hint, file=self._file, line=mark.line + 1 if mark else None) from None
+            raise SpecError(
+                path=self._whole, hint=hint, file=self._file, line=mark.line + 1 if mark else None
+            ) from None
         except yaml.YAMLError as error:
-            raise SpecError(path="(spec)", hint=f"is not valid YAML: {error}", file=self._file) from None
+            raise SpecError(path=self._whole, hint=f"is not valid YAML: {error}", file=self._file) from None
         if self._root is None:
-            raise SpecError(path="(spec)", hint="is empty; start with 'version: 1'", file=self._file)
+            raise SpecError(path=self._whole, hint="is empty; start with 'version: 1'", file=self._file)
         return self._root
 
     @staticmethod
@@ -168,7 +173,7 @@ class _Reader:
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             self._open(event, line)
         elif isinstance(event, yaml.DocumentStartEvent) and self._root is not None:
-            raise self._error("holds a second document; keep one spec per file", line)
+            raise self._error("holds a second document; keep one per file", line)
 
     def _take_scalar(self, event: Any, line: int) -> None:
         self._refuse_tag(event, line)
@@ -255,4 +260,4 @@ class _Reader:
         return top.path if part is None else (*top.path, part)
 
     def _error(self, hint: str, line: int | None, path: Path = ()) -> SpecError:
-        return SpecError(path=dotted(path), hint=hint, file=self._file, line=line)
+        return SpecError(path=dotted(path) if path else self._whole, hint=hint, file=self._file, line=line)

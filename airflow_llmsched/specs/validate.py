@@ -34,8 +34,8 @@ def validate(plain: Mapping[str, Any]) -> tuple[SpecModel, list[Problem]]:
 
     A block named by a problem (the first part of its path) holds a stand-in: do not read it.
     """
-    problems = list(_unknown_keys(plain, SpecModel, ()))
-    known = _without_unknown(plain, SpecModel)
+    problems = list(unknown_keys(plain, SpecModel))
+    known = without_unknown(plain, SpecModel)
     spec = SpecModel.model_validate(_STAND_INS)
     validator = SpecModel.__pydantic_validator__
     values: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def validate(plain: Mapping[str, Any]) -> tuple[SpecModel, list[Problem]]:
             values[name] = validator.validate_python({**_STAND_INS, name: known[name]}).__dict__[name]
         except ValidationError as error:
             details = error.errors(include_url=False)
-            problems += [_to_problem(each) for each in details]
+            problems += [to_problem(each, SpecModel) for each in details]
     return spec.model_copy(update=values), problems
 
 
@@ -78,11 +78,11 @@ def fields_of(block: type[BaseModel]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in block.model_fields.items()}
 
 
-def _unknown_keys(value: Any, block: type[BaseModel], path: Path) -> Iterator[Problem]:
+def unknown_keys(value: Any, block: type[BaseModel], path: Path = ()) -> Iterator[Problem]:
     """Yield unknown keys with the nearest known one, in this block and all blocks below it."""
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _unknown_keys(item, block, (*path, index))
+            yield from unknown_keys(item, block, (*path, index))
     if not isinstance(value, Mapping):
         return
     fields = fields_of(block)
@@ -94,33 +94,38 @@ def _unknown_keys(value: Any, block: type[BaseModel], path: Path) -> Iterator[Pr
                 path=(*path, key), hint=f"is an unknown key; {guess}: {', '.join(fields)}", value=_scalar(child)
             )
         elif (inner := block_of(fields[key].annotation)) is not None:
-            yield from _unknown_keys(child, inner, (*path, key))
+            yield from unknown_keys(child, inner, (*path, key))
 
 
-def _without_unknown(value: Any, block: type[BaseModel]) -> Any:
+def without_unknown(value: Any, block: type[BaseModel]) -> Any:
+    """Return ``value`` without the keys that ``unknown_keys`` complains of."""
     if isinstance(value, list):
-        return [_without_unknown(item, block) for item in value]
+        return [without_unknown(item, block) for item in value]
     if not isinstance(value, Mapping):
         return value
     kept = {}
     for key, info in fields_of(block).items():
         if key in value:
             inner = block_of(info.annotation)
-            kept[key] = _without_unknown(value[key], inner) if inner else value[key]
+            kept[key] = without_unknown(value[key], inner) if inner else value[key]
     return kept
 
 
-def _to_problem(error: ErrorDetails) -> Problem:
+def to_problem(error: ErrorDetails, root: type[BaseModel]) -> Problem:
+    """Return pydantic's finding about a ``root`` block in our words."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     kind, value, context = error["type"], _scalar(error["input"]), error.get("ctx", {})
     if kind == "missing":
-        return _missing(path, _field_at(path))
+        return _missing(path, _field_at(path, root))
     if kind == "value_error":
         return Problem(path=path, value=value, hint=str(context["error"]))
     if kind == "literal_error":
-        near = nearest(value, _literals(path)) if isinstance(value, str) else None
+        near = nearest(value, _literals(path, root)) if isinstance(value, str) else None
         guess = f"did you mean {near!r}? " if near else ""
         return Problem(path=path, value=value, hint=f"{guess}must be {context['expected']}")
+    if kind in {"too_short", "too_long"}:
+        limit = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+        return Problem(path=path, value=value, hint=f"must have {limit}, and has {context['actual_length']}")
     if kind in _TYPE_HINTS:
         return Problem(path=path, value=value, hint=_TYPE_HINTS[kind])
     return Problem(path=path, value=value, hint=error["msg"].replace("Input should be", "must be"))
@@ -131,8 +136,8 @@ def _missing(path: Path, info: FieldInfo | None) -> Problem:
     return Problem(path=path, hint=f"is required{meaning}")
 
 
-def _field_at(path: Path) -> FieldInfo | None:
-    block: type[BaseModel] | None = SpecModel
+def _field_at(path: Path, root: type[BaseModel]) -> FieldInfo | None:
+    block: type[BaseModel] | None = root
     info: FieldInfo | None = None
     for part in path:
         if isinstance(part, int):
@@ -142,8 +147,8 @@ def _field_at(path: Path) -> FieldInfo | None:
     return info
 
 
-def _literals(path: Path) -> list[str]:
-    info = _field_at(path)
+def _literals(path: Path, root: type[BaseModel]) -> list[str]:
+    info = _field_at(path, root)
     return [str(each) for each in typing.get_args(info.annotation)] if info else []
 
 

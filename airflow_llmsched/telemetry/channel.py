@@ -37,6 +37,9 @@ _MAX_READ_BYTES = 4 * 1024 * 1024
 _TAIL_BYTES = 4 * 1024
 """What is read of a file's end first, in search of its last whole report."""
 
+_RECENT_BYTES = 256 * 1024
+"""What is read of a file's end where the newest reports are wanted: of one node some hundred."""
+
 _MAX_LAST_LINE_BYTES = 64 * 1024
 
 
@@ -89,6 +92,17 @@ class DirectoryChannel:
         except OSError as error:
             raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
         return reports, ChannelCursor(positions=positions)
+
+    def recent(self) -> Sequence[NodeReport]:
+        """Return the newest whole reports of each node, as ``ports.RecentChannel`` has it."""
+        reports: list[NodeReport] = []
+        try:
+            for node in _nodes_in(self._up):
+                path = Path(self._up, node + _SUFFIX)
+                reports += self._read_node(path, _line_after(path, path.stat().st_size - _RECENT_BYTES))[0]
+        except OSError as error:
+            raise CouldNotLookError(f"cannot read the channel {self._root}: {error}; try again") from error
+        return reports
 
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary. Repeating it costs one more save at most."""
@@ -261,3 +275,13 @@ def _parse(line: bytes, *, node: str) -> NodeReport | None:
     except ValidationError:
         return None
     return report if report.node == node else None
+
+
+def _line_after(path: Path, offset: int) -> int:
+    """Return where the first line begins that does so at ``offset`` or later."""
+    if offset <= 0:
+        return 0
+    with path.open("rb") as file:
+        file.seek(offset - 1)
+        file.readline(_MAX_READ_BYTES)
+        return file.tell()

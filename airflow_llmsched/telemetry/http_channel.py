@@ -157,6 +157,17 @@ class ObjectChannel:
                 return list(newest.values()), further
             cursor = further
 
+    def recent(self) -> Sequence[NodeReport]:
+        """Return the newest reports of each node, as ``ports.RecentChannel`` has it."""
+        try:
+            read = self._each(
+                self._known_nodes(),
+                lambda node: self._read_node(node, max(0, self._newest_seq(node) - _MAX_REPORTS_PER_READ)),
+            )
+        except StoreError as error:
+            raise CouldNotLookError(f"cannot read the channel {self._prefix}: {error}") from error
+        return [report for reports, _ in read for report in reports]
+
     def order_checkpoint(self) -> None:
         """Ask all ranks to save at the next step boundary. Repeating it costs one more save at most."""
         orders = self._orders()
@@ -196,6 +207,24 @@ class ObjectChannel:
             known = self._json(self._key(_NODES))
             self._nodes = tuple(NodeId(node) for node in known["nodes"]) if known else ()
         return self._nodes
+
+    def _newest_seq(self, node: NodeId) -> int:
+        """Return the number of a node's last report, 0 before the first. Numbers have no gaps: steps are halved."""
+        known, step = 0, 1
+        while self._has(node, known + step):
+            known, step = known + step, 2 * step
+        while step > 1:
+            step //= 2
+            if self._has(node, known + step):
+                known += step
+        return known
+
+    def _has(self, node: NodeId, seq: int) -> bool:
+        try:
+            self._store.get(self._up(node, seq))
+        except ObjectMissingError:
+            return False
+        return True
 
     def _read_node(self, node: NodeId, seq: int) -> tuple[list[NodeReport], int]:
         reports: list[NodeReport] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -15,6 +16,12 @@ from airflow_llmsched.errors import CouldNotLookError, LlmschedError, TransientE
 RUN_ENDED = frozenset({"success", "failed"})
 _POLL_S = 0.5
 _READ_TRIES = 3
+_BUSY_LIMIT_S = 90.0
+"""How long a request is repeated that the server's database would not take: a stack of one machine has SQLite."""
+_BUSY = "Database error"
+"""Airflow's reason when its database failed, e.g. was locked for too long: it has rolled the change back."""
+_ANSWER_LIMIT = 2_000
+"""How much of a refusal an error shows, in characters: a failed statement of the database with its cause."""
 _PAGE_SIZE = 100
 """The most that Airflow's default configuration gives at once."""
 
@@ -74,20 +81,27 @@ class AirflowClient:
         self._call("PATCH", f"/api/v2/dags/{_part(dag_id)}", {"is_paused": False})
 
     def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
-        """Start a DAG run now and return its id. The DAG must be unpaused to get anywhere."""
-        body: Json = {"logical_date": None, "conf": dict(conf or {})}
-        if run_id is not None:
-            body["dag_run_id"] = run_id
-        run: str = self._call("POST", f"/api/v2/dags/{_part(dag_id)}/dagRuns", body)["dag_run_id"]
-        return run
+        """Start a DAG run now and return its id. The DAG must be unpaused to get anywhere.
+
+        The run is named here: asking again cannot start a second one, and one that is there was started by us even
+        where its answer was lost.
+        """
+        name = run_id or f"manual__{datetime.now(UTC).isoformat()}"
+        body: Json = {"logical_date": None, "conf": dict(conf or {}), "dag_run_id": name}
+        try:
+            self._call("POST", f"/api/v2/dags/{_part(dag_id)}/dagRuns", body)
+        except LlmschedError:
+            if run_id is not None or self._get_or_none(_run_path(dag_id, name)) is None:
+                raise
+        return name
 
     def dag_run(self, dag_id: str, run_id: str) -> Json:
         """Return a DAG run; ``state`` is what most callers want."""
         return self._call("GET", _run_path(dag_id, run_id))
 
     def mark_dag_run(self, dag_id: str, run_id: str, state: str) -> None:
-        """Set a DAG run to ``success`` or ``failed``."""
-        self._call("PATCH", _run_path(dag_id, run_id), {"state": state})
+        """Set a DAG run to ``success`` or ``failed``. Silent when it is so already."""
+        self._bring_to(state, _run_path(dag_id, run_id), {"state": state})
 
     def task_instances(self, dag_id: str, run_id: str) -> list[Json]:
         """Return the task instances of a run, mapped ones one by one."""
@@ -114,8 +128,9 @@ class AirflowClient:
         return None if found is None else found["value"]
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Set a task instance to ``success``, ``failed`` or ``skipped``."""
-        self._call("PATCH", f"{_run_path(dag_id, run_id)}/taskInstances/{_part(task_id)}", {"new_state": state})
+        """Set a task instance to ``success``, ``failed`` or ``skipped``. Silent when it is so already."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{_part(task_id)}"
+        self._bring_to(state, path, {"new_state": state})
 
     def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str], *, only_failed: bool = False) -> None:
         """Clear task instances of a run, so that the scheduler runs them again."""
@@ -157,6 +172,14 @@ class AirflowClient:
             time.sleep(_POLL_S)
         return run
 
+    def _bring_to(self, state: str, path: str, body: Json) -> None:
+        """Airflow refuses a state that is there already: by itself, or by a call of ours whose answer was lost."""
+        try:
+            self._call("PATCH", path, body)
+        except LlmschedError:
+            if (self._get_or_none(path) or {}).get("state") != state:
+                raise
+
     def _get_or_none(self, path: str) -> Json | None:
         response = self._authorised("GET", path)
         return None if response.status_code == httpx.codes.NOT_FOUND else self._json(response)
@@ -178,7 +201,16 @@ class AirflowClient:
         self._http.headers["Authorization"] = f"Bearer {token}"
 
     def _patiently(self, method: str, path: str, body: Json | None) -> httpx.Response:
-        """Read again what a busy server did not answer in time; a change is asked for once only."""
+        """Ask again what a busy database refused: reads and changes alike, as what failed was rolled back."""
+        deadline_s = time.monotonic() + _BUSY_LIMIT_S
+        while True:
+            response = self._answered(method, path, body)
+            if not _is_busy(response) or time.monotonic() > deadline_s:
+                return response
+            time.sleep(_POLL_S)
+
+    def _answered(self, method: str, path: str, body: Json | None) -> httpx.Response:
+        """Read again what a busy server did not answer in time; a change may have been made, and is asked for once."""
         for _ in range(_READ_TRIES - 1 if method == "GET" else 0):
             try:
                 return self._send(method, path, body)
@@ -198,9 +230,16 @@ class AirflowClient:
             body: Json = response.json()
             return body
         kind = TransientError if response.is_server_error else LlmschedError
-        raise kind(
-            f"{response.request.method} {response.request.url} answered {response.status_code}: {response.text[:500]}"
-        )
+        answer = response.text[:_ANSWER_LIMIT]
+        raise kind(f"{response.request.method} {response.request.url} answered {response.status_code}: {answer}")
+
+
+def _is_busy(response: httpx.Response) -> bool:
+    is_json = "json" in response.headers.get("content-type", "")
+    if response.status_code != httpx.codes.INTERNAL_SERVER_ERROR or not is_json:
+        return False
+    detail = response.json().get("detail")
+    return isinstance(detail, Mapping) and detail.get("reason") == _BUSY
 
 
 def _part(name: str) -> str:

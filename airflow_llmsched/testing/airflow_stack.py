@@ -373,6 +373,7 @@ def settings(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, str]:
     url = f"http://127.0.0.1:{api}"
     values = {
         ("api", "base_url"): url,
+        ("api", "expose_stacktrace"): True,  # its one user starts it on this machine, and is told why it failed
         ("api", "host"): "127.0.0.1",
         ("api", "port"): api,
         ("api", "secret_key"): secrets.token_hex(16),

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from airflow_llmsched import codec
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, Launcher
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.topology import TopologyNode
@@ -411,6 +412,8 @@ class EngineContract:
         ended(harness, handle)
         assert harness.engine.log_tail(handle, rank=1, num_lines=2).splitlines() == ["two", "three"]
         assert harness.engine.log_tail(handle, rank=0, num_lines=5) == ""
+        tails = harness.engine.log_tails(handle, ranks=[1, 0], num_lines=1)
+        assert {rank: text.strip() for rank, text in tails.items()} == {1: "three", 0: ""}
 
 
 class PreemptingEngineContract(EngineContract):

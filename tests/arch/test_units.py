@@ -39,15 +39,20 @@ COUNT_PREFIXES = ("num_", "max_", "min_")
 STATISTIC = re.compile(r"_(median|mean|p\d\d)$")
 
 # Ordinals, degrees and pure numbers, for which any unit would be noise. Keep this short: a new entry needs a reason.
-ORDINALS = frozenset({"rank", "slot", "step", "seq", "attempt", "generation", "rental", "pid", "seed"})
+ORDINALS = frozenset(
+    {
+        *("rank", "slot", "index", "step", "seq", "attempt", "generation", "rental", "pid", "seed"),
+        *("preference", "priority", "traffic_class", "service_level"),
+    }
+)
 DEGREES = frozenset(
     {"dp", "tp", "pp", "cp", "ep", "vp", "expert_tp", "zero_stage", "lora_rank", "keep_last", "accelerators_per_rank"}
 )
-PLAIN = frozenset({"exit_code", "signal", "loss", "learning_rate"})
+PLAIN = frozenset({"exit_code", "signal", "loss", "learning_rate", "weight"})
 # Tables of counts and positions by name.
 COUNT_TABLES = frozenset({"reasons", "rejections", "positions"})
-# Relative weights have no unit by nature.
-WEIGHTS = frozenset({"ObjectiveWeights"})
+# Relative weights have no unit by nature, and that of a check stands beside its number.
+WITHOUT = frozenset({"ObjectiveWeights", "QueueWeights", "Check"})
 
 DOMAIN = [dotted(module) for module in modules() if module.is_relative_to("airflow_llmsched/domain")]
 
@@ -84,7 +89,7 @@ def test_numeric_domain_fields_carry_their_unit(module):
     bare = [
         f"{value.__name__}.{field.name}"
         for value in _values(module)
-        if value.__name__ not in WEIGHTS
+        if value.__name__ not in WITHOUT
         for field in dataclasses.fields(value)
         if _is_numeric(typing.get_type_hints(value)[field.name]) and not _has_unit(field.name)
     ]

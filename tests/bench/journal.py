@@ -20,7 +20,7 @@ NUM_TRIES = 3
 
 
 def measure(run: LongRun, folder: Path) -> list[Row]:
-    """Return the figures of a finished run. The best of a few tries: the machine may be busy, a limit is a limit."""
+    """Return the figures of a finished run. Seconds are the processor's, of the best of a few tries."""
     store = copy_to_folder(run.store, folder)
     rows = [Row(name="objects of the run", value=len(list(store.list(""))), below=MAX_OBJECTS)]
     rebuild_s = min(timed(lambda: driver_elsewhere(run, store).state())[0] for _ in range(NUM_TRIES))

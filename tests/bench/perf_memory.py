@@ -8,11 +8,11 @@ from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.memory import memory_breakdown, memory_totals
-from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.units import GIB
 from tests.bench.perf_rows.every import READERS
 from tests.bench.perf_rows.reading import ADAM, STEP_TIMES

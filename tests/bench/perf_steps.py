@@ -96,7 +96,10 @@ class Scorer:
         calibration = self._fitted(fold)
         test = MeasuredSteps(fold.test)
         predicted_s_M = test.predicted_s_M(calibration.rates_of)
-        band_M = np.array([calibration.error_ratio(step.shape.accelerator) for step in fold.test])
+        kinds = test.kinds(calibration.rates_of)
+        band_M = np.array([
+            calibration.error_ratio(step.shape.accelerator, kind) for step, kind in zip(fold.test, kinds, strict=True)
+        ])  # fmt: skip
         log_error_M = np.log(predicted_s_M / test.step_s_M)
         return Scored(
             steps=fold.test,

@@ -81,7 +81,7 @@ def test_runs_shot_under_a_real_scheduler_with_two_triggerers(
             except AssertionError as error:
                 failures.setdefault(case, error)
     missed = [str(case.combination) for case in cases if case.missed]
-    assert len(missed) <= len(cases) // 10, f"went by without being shot: {missed}"
+    assert len(missed) <= max(2, len(cases) // 10), f"went by without being shot: {missed}"
     story = [f"{case.combination.command}\n    {error}" for case, error in failures.items()]
     assert not failures, f"{len(failures)} of {len(cases)} with seed {seed()}; repeat one by:\n" + "\n".join(story)
 

@@ -33,7 +33,7 @@ SMOKE = (
     "cloud:onprem-rented:leases.end:after:1:left",
     "cloud:onprem-rented:leases.end:before:2:retried",
     "cloud:onprem-taken:leases.end:after:1:left",
-    "cloud:onprem-taken:reservations.append:before:2:thawed_late",
+    "cloud:onprem-taken:numbered.append:before:2:thawed_late",
     "cloud:sim-rented:leases.close:after:1:retried",
     "cloud:sim-rented:sim_cloud.remove:before:2:thawed",
     "cloud:sim-taken:sim_cloud.create:after:1:thawed_late",

@@ -37,7 +37,15 @@ def every_combination() -> Iterator[Combination]:
 
 
 ELSEWHERE = {
-    "reservations.": "dies at each and stands still in each: tests/unit/clouds/onprem/test_reservations.py",
+    "arbiter.join": "dies at each: tests/unit/control/test_arbiter_machines.py",
+    "arbiter.close": "the same",
+    "checkpoint.copy": "dies at each: tests/unit/checkpoints/test_copying.py",
+    "fleet.": "dies at each, and stands still at what it claims: tests/crash/test_fleet_deaths.py",
+    "numbered.": "dies at each and stands still in each: tests/unit/clouds/onprem/test_reservations.py",
+    "hosts.": "a worker dies at each, as the next goes on from there: tests/contract/test_hosts_engine_crashes.py",
+    "ssh.": "a command may run twice, and does when its connection breaks: tests/unit/engines/test_ssh.py",
+    "slurm.": "dies at each on a queue that a test wrote: tests/unit/engines/slurm/test_engine.py",
+    "slurm.rest.": "a submit or cancel whose reply is lost is repeated: tests/integration/test_slurm_clients.py",
     "gcp.slice.": "a lease of TPU slices dies at every passage: tests/contract/test_gcp_cloud_contract.py",
 }
 """Points that are shot by other tests than combinations, and by which: by the beginnings of their names."""

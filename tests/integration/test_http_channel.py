@@ -11,9 +11,10 @@ import pytest
 
 from airflow_llmsched.agent import proc
 from airflow_llmsched.control.records import read_all
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, Launcher
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.errors import LaunchError

@@ -13,8 +13,9 @@ import pytest
 
 from airflow_llmsched.control.ledger import build_ledger
 from airflow_llmsched.domain.attempt import AttemptRecord
-from airflow_llmsched.domain.gang import GangPhase, GangSpec, Launcher
+from airflow_llmsched.domain.gang import GangPhase, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.ledger import Bucket, Ledger
 from airflow_llmsched.domain.placement import Placement, RankSlot

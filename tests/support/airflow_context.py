@@ -40,6 +40,8 @@ def context_of(
         max_tries=retries if max_tries is None else max_tries,
         start_date=started or datetime.datetime.now(UTC),
     )
+    ti.pushed = {}
+    ti.xcom_push = lambda *, key, value: ti.pushed.__setitem__(key, value)
     dag_run = SimpleNamespace(
         run_id=run_id, run_after=run_after, start_date=started or datetime.datetime.now(UTC), logical_date=None
     )

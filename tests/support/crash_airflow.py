@@ -88,6 +88,7 @@ class Case:
         self.follow_up = combination.follow_up
         self.ended_before = False
         self.missed = False
+        self._armed: list[tuple[str, str]] = []
         if self.phase == "start":
             self._arm(WORKER, self.task_id)
         if self.phase == "release":
@@ -111,6 +112,7 @@ class Case:
             yield from play()
         except MissedError:
             self.missed = True
+            self._disarm()
             self.house.end_turn(self)
             self.gang.unblind()
             self.gang.let_go()
@@ -218,9 +220,17 @@ class Case:
 
     def _arm(self, where: str, who: str, *, shot: Shot | None = None, how: str = "", name: str = "") -> None:
         who = worker_name(self.runs.run_id, who) if where == WORKER else who
+        self._armed.append((where, who))
         self.house.range.arm(
             name or self.name, where=where, who=who, shot=shot or self.combination.shot, how=how or self.how
         )
+
+    def _disarm(self) -> None:
+        """Have nobody shot any more; who was in the last moment is brought back."""
+        for where, who in self._armed:
+            self.house.range.disarm(where=where, who=who)
+        if self.phase in ("watch", "on_kill") and self._fired() is not None:
+            self._bring_back(self._shot_triggerer())
 
     def _fired(self, name: str = "") -> dict[str, int] | None:
         return self.house.range.fired(name or self.name)
@@ -245,7 +255,8 @@ class Case:
 
     def _until_shot(self, what: str) -> Play:
         """Wait until someone is shot. Raises ``MissedError`` once it can no longer come to it."""
-        task_id = "release" if self.phase == "release" else self.task_id
+        # A trigger that is slow to hear of its end finds nothing to stop once the teardown has been there.
+        task_id = "release" if self.phase in ("release", "on_kill") else self.task_id
         over = {"success", "deferred"} if self.phase == "start" else {"success"}
 
         def shot_or_missed() -> bool:

@@ -32,8 +32,8 @@ from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.control.task_files import task_file_key
 from airflow_llmsched.control.watching import step
-from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.identity import NodeId, RunKey, RunOrigin
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import RetrySpec, WorkloadSpec

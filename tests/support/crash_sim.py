@@ -6,197 +6,41 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pytest
 
-from airflow_llmsched import codec
 from airflow_llmsched.control import journal as journals
 from airflow_llmsched.control import snapshots
-from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
-from airflow_llmsched.control.events import AnyEvent
-from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.machine import fold
-from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.control.reaper import Reap
 from airflow_llmsched.control.run_state import RunPhase
-from airflow_llmsched.control.runs import RunDriver
-from airflow_llmsched.control.single import SingleRun, SingleSettings, stop_all
-from airflow_llmsched.control.watching import step
-from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
-from airflow_llmsched.domain.plan import PlanSearch
-from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import TransientError
 from airflow_llmsched.sim.scripts import (
-    RANKS_VARIABLE,
-    SIM_RANKS_COMMAND,
     Hangs,
     RankFails,
-    SimRankScript,
-    SimTraining,
 )
 from tests.support.crash_combos import Combination, Findings
+from tests.support.crash_sim_houses import (
+    LEASE_S,
+    LONG_LEASE_S,
+    LONG_S,
+    NUM_STEPS,
+    TRIGGERER,
+    CrashHouse,
+    EvaluationHouse,
+    QueueHouse,
+    SideHouse,
+    StoodStillError,
+)
 from tests.support.crashing import Gun, Recorder, Shot, WorkerDied, listening
-from tests.support.reaping import ReapedHouse
-from tests.support.sim_house import ROOT, RUN, plan_of, tree_of
+from tests.support.sim_house import ROOT, RUN
 
-NUM_STEPS = 40
-WORKER, TRIGGERER = "worker", "triggerer"
-LEASE_S, LONG_LEASE_S = 120.0, 36_000.0
-LONG_S = 2 * 86_400.0
 _LOOK_S = 5.0
-
-
-class StoodStillError(BaseException):
-    """This worker or triggerer stood still so long that another took over: Airflow runs no more of it."""
-
-
-class CrashHouse(ReapedHouse):
-    """A house with capacity to spare, so that a second gang would find room, and processes that Airflow moves about."""
-
-    submits_at = "run.submit"
-
-    def __init__(self, *, lease_s: float) -> None:
-        super().__init__(
-            lease_s=lease_s,
-            tree=tree_of(num_nodes=6),
-            training=SimTraining(num_steps=NUM_STEPS, checkpoint_interval_steps=5),
-        )
-        self.trouble: Callable[[], None] = lambda: None
-        self.deferred: WatchState | None = None
-        self.where = WORKER
-        self.taken_over = False
-        self.planned: Callable[[NodeId], None] = lambda _node: None
-
-    def driver(self, **changes: object) -> RunDriver:
-        """Return a new worker's driver. A later try plans for other nodes, where the gang of a thawed one has room."""
-        return RunDriver(
-            context=replace(self.context, **changes),  # type: ignore[arg-type]
-            journal=Journal(self.store, RUN),
-            engine=self.engine,
-            planner=partial(self._plan, from_behind=changes.get("owner", "try-1") != "try-1"),
-            checkpoints=self.checkpoints,
-            open_channel=self.hub.open,
-            clock=self.clock,
-        )
-
-    def work(self, **changes: object) -> Outcome:
-        """Be a task's try, from start to end: worker and triggerer in turn."""
-        return self.go_on(self.begin(**changes), **changes)
-
-    def begin(self, **changes: object) -> Outcome:
-        """Be a worker that begins a try of the task."""
-        return self.driver(**changes).start()
-
-    def take(self, event: AnyEvent, *, yielded_at_s: float, **changes: object) -> Outcome:
-        """Be a worker that takes what a triggerer yielded."""
-        return self.driver(**changes).handle(event, yielded_at_s=yielded_at_s)  # type: ignore[arg-type]
-
-    def go_on(self, outcome: Outcome, **changes: object) -> Outcome:
-        """Watch and act until the run is over."""
-        while isinstance(outcome, Watch):
-            self._stay()
-            self.deferred = codec.from_json(WatchState, codec.to_json(outcome.state))
-            event = self.trigger(self.deferred)
-            yielded_at_s = self.clock.now_s()
-            self.clock.sleep(0.5)
-            self.deferred = None
-            outcome = self.take(event, yielded_at_s=yielded_at_s, **changes)
-        self.live()
-        return outcome
-
-    def trigger(self, watch: WatchState) -> AnyEvent:
-        """Be a triggerer that watches until there is something to hand over."""
-        self.where = TRIGGERER
-        channel = self.hub.open(watch.channel_root) if watch.handle else None
-        while True:
-            self.trouble()
-            self.live()
-            watch, verdict = step(self.engine, channel, watch, self.clock)
-            self._stay()
-            if not isinstance(verdict, KeepWatching):
-                self.where = WORKER
-                return verdict.event
-            self.clock.sleep(verdict.after_s)
-
-    def wait(self, duration_s: float) -> None:
-        """Let time pass, looking at what lives all the while."""
-        for _ in range(int(min(duration_s, 1200.0) / _LOOK_S)):
-            self.clock.sleep(_LOOK_S)
-            self.live()
-        self.clock.sleep(max(0.0, duration_s - 1200.0))
-        self.live()
-
-    def num_alive(self) -> int:
-        """Return how many ranks of the run exist, whatever anyone knows about them."""
-        return sum(self.engine.num_live_ranks(handle) for handle in self.engine.find(RUN))
-
-    def release(self) -> tuple[str, ...]:
-        """Be the teardown task."""
-        return open_closing_driver(self.store, RUN, engine=self.engine, clock=self.clock).release()
-
-    def _plan(
-        self, _workload: WorkloadSpec, tree: TopologyTree, excluded: frozenset[NodeId], *, from_behind: bool
-    ) -> PlanSearch:
-        free = [node.id for node in tree.nodes if node.usable_slots == node.num_slots and node.id not in excluded]
-        free = free[::-1] if from_behind else free
-        if len(free) < 2:
-            return PlanSearch(plans=(), rejections={"fewer than 2 free nodes": 1}, num_candidates=1)
-        planned, self.planned = self.planned, lambda _node: None
-        planned(free[0])
-        return PlanSearch(plans=(plan_of((free[0], 2), (free[1], 2)),), num_candidates=1)
-
-    def _stay(self) -> None:
-        if self.taken_over and threading.current_thread() is not threading.main_thread():
-            raise StoodStillError
-
-
-class EvaluationHouse(CrashHouse):
-    """A house whose gang is an evaluation: one rank, no journal, and no recovery but to launch again."""
-
-    submits_at = "single.submit"
-    lasts_s: float | None = 20.0
-
-    def begin(self, **changes: object) -> Outcome:
-        return self._single(**changes).start()
-
-    def take(self, event: AnyEvent, *, yielded_at_s: float, **changes: object) -> Outcome:
-        return self._single(**changes).handle(event)
-
-    def release(self) -> tuple[str, ...]:
-        return stop_all(self.engine, RUN, evaluation_intents(self.store, RUN), grace_s=5.0)
-
-    def _single(self, *, owner: str, generation: int = 0) -> SingleRun:
-        settings = SingleSettings(key=RUN, generation=generation, lease_s=self.context.lease_s, run_dir="mem/run")
-
-        def make_gang(key: AttemptKey) -> GangSpec:
-            free = [node.id for node in self.engine.topology().nodes if node.usable_slots == node.num_slots]
-            plan = plan_of((free[0 if owner == "try-1" else -1], 1))
-            script = [SimRankScript(lasts_s=self.lasts_s)]
-            return GangSpec(
-                key=key,
-                placement=plan.placement,
-                layout=plan.layout,
-                command=SIM_RANKS_COMMAND,
-                channel_root=settings.channel_root_of(key),
-                environment={RANKS_VARIABLE: codec.to_json(script, list[SimRankScript]).decode()},
-                lease_s=settings.lease_s,
-                origin=self.context.origin,
-            )
-
-        return SingleRun(
-            settings,
-            engine=self.engine,
-            clock=self.clock,
-            make_gang=make_gang,
-            open_channel=self.hub.open,
-            intents=evaluation_intents(self.store, RUN),
-        )
 
 
 _AFTER_A_TRY = ("retried", "cleared", "failed", "success", "moved", "left", "hung", "thawed", "thawed_cleared")
@@ -261,6 +105,19 @@ def _taken(house: CrashHouse) -> None:
     house.planned = lambda node: house.engine.lose_node(node, return_after_s=20.0)
 
 
+def _urgent(house: CrashHouse) -> None:
+    """Have a run come in the middle that goes first, and wants all there is."""
+    assert isinstance(house, QueueHouse)
+    house.trouble = house.when_step(12, house.urgent_comes)
+
+
+def _to_the_order(house: CrashHouse) -> None:
+    """Bring a run to where it was told to make room, and nobody has seen to that yet."""
+    assert isinstance(house, QueueHouse)
+    _to_step_12(house)
+    house.urgent_comes()
+
+
 def _lost_in_an_evaluation(house: CrashHouse) -> None:
     lost_at_s = house.clock.now_s() + 8.0
 
@@ -270,6 +127,25 @@ def _lost_in_an_evaluation(house: CrashHouse) -> None:
             house.engine.lose_node(NodeId("n0"), return_after_s=20.0)
 
     house.trouble = lose
+
+
+def _urgent_in_an_evaluation(house: CrashHouse) -> None:
+    """Have a run come while the evaluation goes on that goes first, and wants all there is."""
+    assert isinstance(house, SideHouse)
+    comes_at_s = house.clock.now_s() + 8.0
+
+    def come() -> None:
+        if house.clock.now_s() >= comes_at_s and house.engine.live(RUN):
+            house.trouble = lambda: None
+            house.urgent_comes()
+
+    house.trouble = come
+
+
+def _claim_to_the_reaper(house: CrashHouse) -> None:
+    """Leave behind what an evaluation held: its gang has ended, and nobody came to see."""
+    _into_an_evaluation(house)
+    house.wait(LONG_S)
 
 
 def _into_an_evaluation(house: CrashHouse) -> None:
@@ -313,6 +189,19 @@ SCENARIOS: dict[str, Scenario] = {
     "deadline": Scenario(befall=_deadline, ends=(Failed, Succeeded)),
     "long": Scenario(befall=_long),
     "taken": Scenario(befall=_taken),
+    "yields": Scenario(befall=_urgent, house=QueueHouse),
+    "yields_killed": Scenario(
+        before=_to_the_order,
+        act=lambda house: house.driver(owner="try-1").cancel("marked failed"),
+        house=QueueHouse,
+        follow_ups=_AFTER_A_TRY,
+    ),
+    "yields_released": Scenario(
+        before=_to_the_order,
+        act=lambda house: house.release(),
+        house=QueueHouse,
+        follow_ups=("failed", "cleared", "left", "hung", "thawed_cleared"),
+    ),
     "overtakes": Scenario(
         before=_dead_before_it_submits,
         act=lambda house: house.work(owner="try-2", generation=1),
@@ -348,6 +237,19 @@ SCENARIOS: dict[str, Scenario] = {
         act=_reap,
         follow_ups=("hung", "failed", "thawed_cleared"),
         house=EvaluationHouse,
+    ),
+    "evaluation_yields": Scenario(befall=_urgent_in_an_evaluation, house=SideHouse, follow_ups=_AFTER_A_TRY),
+    "evaluation_gives_back": Scenario(
+        before=_into_an_evaluation,
+        act=lambda house: house.release(),
+        follow_ups=("retried", "cleared", "failed", "left", "hung", "thawed_cleared"),
+        house=SideHouse,
+    ),
+    "claim_reaped": Scenario(
+        before=_claim_to_the_reaper,
+        act=lambda house: house.reap_claims(),  # type: ignore[attr-defined]
+        follow_ups=("cleared", "failed", "left", "thawed_cleared"),
+        house=SideHouse,
     ),
     "reaped": Scenario(before=_to_the_reaper, act=_reap, follow_ups=("hung", "cleared", "failed", "thawed_cleared")),
 }
@@ -492,7 +394,9 @@ def _late(house: CrashHouse, scenario: Scenario) -> None:
     """The next try comes when the gang has long ended: what it did is not done again."""
     house.wait(3600.0)
     gangs = house.engine.find(RUN)
-    done = any(status.phase is GangPhase.SUCCEEDED for status in house.engine.poll(gangs).values())
+    is_whole = any(ref.complete and ref.step == NUM_STEPS for ref in house.checkpoints.scan(ROOT))
+    done = is_whole or isinstance(house, EvaluationHouse)  # which saves nothing
+    done &= any(status.phase is GangPhase.SUCCEEDED for status in house.engine.poll(gangs).values())
     _try(house, scenario, generation=scenario.generation)
     if done:
         assert house.engine.find(RUN) == gangs, "what had succeeded was trained again"
@@ -566,6 +470,8 @@ def _check(house: CrashHouse, combination: Combination) -> Findings:
     assert len({handle.key for handle in handles}) == len(handles)
     journal = Journal(house.store, RUN)
     assert snapshots.rebuild(journal).state == fold(RUN, journal.read())
+    if isinstance(house, QueueHouse):
+        house.check()
     return findings
 
 

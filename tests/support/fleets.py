@@ -29,6 +29,7 @@ from airflow_llmsched.planner.evaluate import evaluate
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
 from tests.support.models import LLAMA2_7B
 
 FULL_PRECISION = PrecisionSpec(compute=NumberFormat.FP32, parameters=NumberFormat.FP32, gradients=NumberFormat.FP32)
@@ -109,14 +110,23 @@ def plan_of(run: WorkloadSpec, layout: ParallelLayout, shape: NodeShape) -> Plan
         RankSlot(rank=rank, node=NodeId(f"n{rank // 8}"), slot=rank % 8, local_rank=rank % 8)
         for rank in range(layout.world_size)
     )
-    machine = Machine(shape=shape, ranks_per_node_C=np.array([min(8, layout.world_size)]))
     return Plan(
         layout=layout,
         placement=Placement(slots=slots),
-        prediction=evaluate(run, LayoutTable.of([layout]), machine).prediction(0, usd_per_hour=9.0),
+        prediction=evaluate(run, LayoutTable.of([layout]), full_nodes(shape, layout)).prediction(0, usd_per_hour=9.0),
         node_shape=shape.name,
         num_domains=1,
     )
+
+
+def full_nodes(shape: NodeShape, layout: ParallelLayout) -> Machine:
+    """Return the machine of a plan of :func:`plan_of`."""
+    return Machine(shape=shape, ranks_per_node_C=np.array([min(8, layout.world_size)]))
+
+
+def machine_of(plan: Plan, tree: TopologyTree, shape: NodeShape) -> PlacedMachine:
+    """Return the machine that a search priced ``plan`` on."""
+    return PlacedMachine.on(plan.placement, tree=tree, shape=shape)
 
 
 def gang(num_ranks: int, *, tp: int = 1) -> ParallelLayout:

@@ -15,12 +15,15 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 class LocalServer:
-    """Serves requests by ``handler`` from :meth:`__enter__` to :meth:`__exit__`. ``address`` is known before."""
+    """Serves requests by ``handler`` from :meth:`__enter__` to :meth:`__exit__`. ``address`` is known before.
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    It listens on ``host`` alone.
+    """
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], *, host: str = "127.0.0.1") -> None:
+        self._server = ThreadingHTTPServer((host, 0), handler)
         self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self.address = f"http://{host}:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         # Polled often: that is how long ``shutdown`` takes.

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from airflow_llmsched.domain.gang import GangHandle, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.engines.local.engine import LocalEngine
-from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript, outcome_of
+from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript
+from tests.support.at_once import at_once
 from tests.support.waiting import wait_until
 
 BEHAVE = Path(__file__).with_name("behave.py")
@@ -37,8 +37,7 @@ class LocalHarness(EngineHarness):
         self._threads: list[threading.Thread] = []
 
     def with_scripts(self, gang: GangSpec, scripts: Sequence[RankScript]) -> GangSpec:
-        told = json.dumps([dataclasses.asdict(script) for script in scripts])
-        return replace(gang, command=(sys.executable, "-S", "-E", str(BEHAVE), told))
+        return with_behaviour(gang, scripts)
 
     def with_broken_command(self, gang: GangSpec) -> GangSpec:
         return replace(gang, command=("/nowhere/no such program $(false)",))
@@ -66,14 +65,7 @@ class LocalHarness(EngineHarness):
         proc.end_all(lambda: self.processes(handle, node), grace_s=0.0)
 
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        ready = threading.Barrier(len(calls))
-
-        def make(call: Callable[[], Any]) -> Any:
-            ready.wait()
-            return outcome_of(call)
-
-        with ThreadPoolExecutor(len(calls)) as pool:
-            return list(pool.map(make, calls))
+        return at_once(calls)
 
     def reopened(self) -> LocalEngine:
         return LocalEngine(root=str(self.root / "engine"))
@@ -112,6 +104,12 @@ class LocalHarness(EngineHarness):
             for node in ("n0", "n1"):
                 marks = gang.marks(name, node)
                 proc.end_all(lambda marks=marks: proc.marked(marks), grace_s=0.0)
+
+
+def with_behaviour(gang: GangSpec, scripts: Sequence[RankScript]) -> GangSpec:
+    """Return ``gang`` with a command that makes each rank do what its script says."""
+    told = json.dumps([dataclasses.asdict(script) for script in scripts])
+    return replace(gang, command=(sys.executable, "-S", "-E", str(BEHAVE), told))
 
 
 def _argv(process: proc.Process) -> list[str]:

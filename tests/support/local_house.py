@@ -16,8 +16,9 @@ from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.runs import RunDriver, run_blocking
 from airflow_llmsched.control.single import SingleRun, SingleSettings
-from airflow_llmsched.domain.gang import GangSpec, Launcher
+from airflow_llmsched.domain.gang import GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.workload import RetrySpec
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.objects.local import LocalStore

@@ -14,7 +14,7 @@ NAME = "ls-x_3"
 class MetadataService(LocalServer):
     """All three at once. ``aws`` is the instance action, ``azure`` the events, ``gcp`` whether it was preempted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, host: str = "127.0.0.1") -> None:
         self.aws: dict[str, Any] | None = None
         self.azure: list[dict[str, Any]] = []
         self.gcp = "FALSE"
@@ -36,7 +36,7 @@ class MetadataService(LocalServer):
 
             do_GET = do_PUT = _answer
 
-        super().__init__(Handler)
+        super().__init__(Handler, host=host)
 
     def _said(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         """Return what is said; 404 elsewhere, 400 without the header that keeps others' browsers out."""

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.lease_book import LeaseBook
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.run_report import RunReport
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.provider.operators.base import RunOperator
 from airflow_llmsched.provider.operators.capacity import ProvisionCapacityOperator
@@ -26,8 +28,10 @@ from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOpe
 from airflow_llmsched.provider.operators.gang import RunGangOperator
 from airflow_llmsched.provider.operators.open_run import OpenRunOperator
 from airflow_llmsched.provider.operators.planning import PlanTrainingOperator
+from airflow_llmsched.provider.operators.preflight import PreflightOperator
 from airflow_llmsched.provider.operators.release import ReleaseOperator
 from airflow_llmsched.provider.operators.report import ReportOperator
+from airflow_llmsched.provider.report_run import gather
 from airflow_llmsched.provider.run_scope import RunScope, scope_of
 from airflow_llmsched.provider.triggers.gang import GangTrigger
 from tests.support.airflow_context import UTC, context_of
@@ -91,6 +95,7 @@ class Pipeline:
             "open_run": (OpenRunOperator, {"spec": self.spec, "spec_folder": str(self.folder)}),
             "stage_dataset": (StageDatasetOperator, {}),
             "plan_training": (PlanTrainingOperator, where),
+            "preflight": (PreflightOperator, gang),
             "run_gang": (RunGangOperator, {**gang, "outlets": [ASSET]}),
             "evaluate_checkpoint": (EvaluateCheckpointOperator, gang),
             "provision": (ProvisionCapacityOperator, RENTING),
@@ -143,6 +148,10 @@ class Pipeline:
     def journal(self) -> list[Any]:
         """Return the run's events."""
         return list(Journal(self.scope.store(), self.scope.run_key).read())
+
+    def report(self) -> RunReport:
+        """Return the run's report as it would be written now."""
+        return gather(self.scope, end_s=time.time())
 
     def lose(self, name: str) -> None:
         """Delete what the run's tasks left under this name."""

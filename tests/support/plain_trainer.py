@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,10 +29,13 @@ def main() -> int:
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--hold-at", type=int, default=0, help="step after which to wait for --hold to appear")
     parser.add_argument("--hold", type=Path)
+    parser.add_argument("--hears-notices", action="store_true", help="save when told that the node will be taken")
     parser.add_argument("--tell", default="", help="variable whose value to show before failing")
     parser.add_argument("--loss", type=float)
     parser.add_argument("--evaluate", action="store_true")
     options = parser.parse_args()
+    if options.hears_notices:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a cluster that tracks processes without cgroups tells ranks too
     return evaluate(options) if options.evaluate else train(options)
 
 
@@ -43,7 +47,7 @@ def train(options: argparse.Namespace) -> int:
         time.sleep(options.step_s)  # the work
         agent.report(step=step, loss=5.0 - step / 100, tokens=8)
         if options.hold is not None and step == options.hold_at and step > 0:
-            wait_for(options.hold)
+            wait_for(options.hold, until_told=options.hears_notices)
         is_mended = options.hold is not None and options.hold.exists()
         if step == options.fail_at and layout.rank == layout.world_size - 1 and not is_mended:
             wait_for_checkpoint((step - 1) // options.interval * options.interval, layout, first=first)
@@ -52,16 +56,19 @@ def train(options: argparse.Namespace) -> int:
             sys.stderr.write(f"giving up at step {step}\n")
             return options.exit_code
         leaving = agent.stop_requested()
-        if layout.rank == 0 and (step % options.interval == 0 or step == options.steps or leaving):
+        is_told = options.hears_notices and agent.checkpoint_requested()
+        if layout.rank == 0 and (step % options.interval == 0 or step == options.steps or leaving or is_told):
             save(step, layout)
+        if is_told:
+            wait_for(options.hold)
         if leaving:
             break
     return 0
 
 
-def wait_for(path: Path) -> None:
-    """Stand still, healthy, until ``path`` exists or the gang is asked to leave."""
-    while not path.exists() and not agent.stop_requested():
+def wait_for(path: Path, *, until_told: bool = False) -> None:
+    """Stand still, healthy, until ``path`` exists or the gang is asked to leave; or, ``until_told``, to save."""
+    while not path.exists() and not agent.stop_requested() and not (until_told and agent.checkpoint_requested()):
         agent.heartbeat()
         time.sleep(0.05)
 

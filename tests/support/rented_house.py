@@ -162,7 +162,12 @@ class RentedHouse(SimHouse):
             rented=renter.spend,
             leases=renter.active,
             capacity=self.capacity(),
+            copy=self.copy,
         )
+
+    def copy(self, source: str, target: str) -> int:
+        """Copy a checkpoint to another storage."""
+        return self.checkpoints.copy(source, target)
 
     def keep(self) -> None:
         """Have the run's leases be renewed."""

@@ -23,7 +23,7 @@ class SignedStore(LocalServer):
     stores that many PUTs and then hangs up.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, host: str = "127.0.0.1") -> None:
         self.cut = False
         self.refuse: int | None = None
         self.slow_s = 0.0
@@ -32,7 +32,7 @@ class SignedStore(LocalServer):
         self.puts: list[str] = []
         self._store = store
         self._secret = hashlib.sha256(repr(store).encode()).digest()
-        super().__init__(self._handler())
+        super().__init__(self._handler(), host=host)
 
     def presign(self, method: Literal["GET", "PUT"], keys: Sequence[str], *, lifetime_s: float) -> Sequence[str]:
         expires = f"{self.clock_s() + lifetime_s:.3f}"

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.export.planned import PlannedRun
 from tests.support.fleets import workload
@@ -42,6 +44,17 @@ def planned(
         **others,
     )
     num_nodes = max(1, layout.world_size // ranks_per_node)
+    on_each = min(ranks_per_node, layout.world_size)
+    slots = (
+        RankSlot(rank=node * on_each + local, node=NodeId(f"node-{node}"), slot=local, local_rank=local)
+        for node in range(num_nodes)
+        for local in range(on_each)
+    )
     return PlannedRun(
-        workload=asked, layout=layout, ranks_on_nodes=(min(ranks_per_node, layout.world_size),) * num_nodes
+        workload=asked,
+        layout=layout,
+        ranks_on_nodes=(on_each,) * num_nodes,
+        placement=Placement(slots=tuple(slots)),
+        node_shape="p5.48xlarge",
+        accelerator_vendor="nvidia",
     )

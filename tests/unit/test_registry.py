@@ -27,7 +27,7 @@ def registered(monkeypatch: pytest.MonkeyPatch):
 def test_the_built_in_adapters_are_registered_like_anyone_elses():
     assert "local" in registry.names(AdapterGroup.ENGINES)
     assert {"dcp", "hf_trainer"} <= set(registry.names(AdapterGroup.CHECKPOINT_FORMATS))
-    assert "bestfit" in registry.names(AdapterGroup.PLACEMENT_SOLVERS)
+    assert {"balanced", "bestfit", "exact", "fleet"} <= set(registry.names(AdapterGroup.PLACEMENT_SOLVERS))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,8 @@ def test_the_built_in_adapters_are_registered_like_anyone_elses():
         (AdapterGroup.CHECKPOINT_FORMATS, "dcp", "DcpFormat"),
         (AdapterGroup.CHECKPOINT_FORMATS, "hf_trainer", "HfTrainerFormat"),
         (AdapterGroup.PLACEMENT_SOLVERS, "bestfit", "BestFitSolver"),
+        (AdapterGroup.PLACEMENT_SOLVERS, "exact", "ExactSolver"),
+        (AdapterGroup.PLACEMENT_SOLVERS, "fleet", "FleetSolver"),
     ],
 )
 def test_each_built_in_adapter_loads(group, name, type_name):
@@ -92,3 +94,17 @@ def test_listing_names_imports_no_adapter():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_options_that_an_adapter_does_not_take_or_lacks_are_told_in_words_of_options():
+    def adapter(*, user: str, key: str) -> None: ...
+
+    def told(**options: object) -> str:
+        with pytest.raises(TypeError) as caught:
+            adapter(**options)
+        return registry.misfit(caught.value)
+
+    assert told(user="a", key="b", kye="b") == "there is no option 'kye'"
+    assert told(user="a") == "needs 'key' as well"
+    assert told() == "needs 'user' and 'key' as well"
+    assert registry.misfit(TypeError("must be text")) == "must be text"

@@ -11,10 +11,13 @@ from typing import Any
 
 from airflow_llmsched.clouds.aws.shapes import Shape
 from airflow_llmsched.clouds.aws.tags import CLOUD
-from airflow_llmsched.domain.capacity import Offer, Pool
+from airflow_llmsched.domain.capacity import Offer, Pool, Purchase
 from airflow_llmsched.domain.workload import CapacityType
 
 CURRENCY = "USD"
+INSTANCE_PLATFORM = "Linux/UNIX"
+"""What a bought capacity block is for (EC2 API, ``PurchaseCapacityBlock``)."""
+
 BLOCK_ENDS_EARLY_S = 1800.0
 """EC2 begins to terminate the instances of a capacity block so long before it ends (EC2 user guide)."""
 HOUR_S = 3600.0
@@ -240,6 +243,7 @@ def _offer(
     starts_at_s: float | None = None,
     ends_at_s: float | None = None,
     source: str = "aws",
+    purchase: Purchase | None = None,
 ) -> Offer:
     return Offer(
         pool=Pool(cloud=CLOUD, region=found.region, zone=zone, shape=found.shape.name, capacity_type=capacity_type),
@@ -251,6 +255,7 @@ def _offer(
         ends_at_s=ends_at_s,
         jurisdiction=jurisdiction(found.region),
         vendor=found.shape.vendor,
+        purchase=purchase,
     )
 
 
@@ -259,14 +264,22 @@ def _block(found: Found, row: Mapping[str, Any], now_s: float) -> Offer:
     lasts_s = (row["EndDate"] - row["StartDate"]).total_seconds()
     is_known = row.get("CurrencyCode") == CURRENCY and "UpfrontFee" in row
     fee_usd = float(row["UpfrontFee"]) if is_known else math.nan
+    number, zone = row["InstanceCount"], row["AvailabilityZone"]
+    window = f"{row['StartDate']:%Y-%m-%d %H:%M} to {row['EndDate']:%Y-%m-%d %H:%M} UTC"
+    command = (
+        f"aws ec2 purchase-capacity-block --region {found.region} "
+        f"--capacity-block-offering-id {row['CapacityBlockOfferingId']} --instance-platform {INSTANCE_PLATFORM}"
+    )
+    what = f"capacity block {row['CapacityBlockOfferingId']} of {number} {found.shape.name} in {zone}, {window}"
     return _offer(
         found,
-        row["AvailabilityZone"],
+        zone,
         CapacityType.RESERVED,
-        fee_usd / row["InstanceCount"] / (lasts_s / HOUR_S),
+        fee_usd / number / (lasts_s / HOUR_S),
         now_s,
-        num_nodes=row["InstanceCount"],
+        num_nodes=number,
         starts_at_s=row["StartDate"].timestamp(),
         ends_at_s=row["EndDate"].timestamp() - BLOCK_ENDS_EARLY_S,
         source=f"aws: capacity block {row['CapacityBlockOfferingId']}, to be bought",
+        purchase=Purchase(what=what, usd=fee_usd, command=command),
     )

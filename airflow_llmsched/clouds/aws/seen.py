@@ -156,16 +156,18 @@ def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[st
         *notices.tagged(written),
         *notices.scheduled(events),
     ]
+    state, reason = row["State"]["Name"], row.get("StateReason", {}).get("Code", "")
     return LeasedNode(
         id=NodeId(row["InstanceId"]),
         state=states.node_state(
-            row["State"]["Name"],
-            reason=row.get("StateReason", {}).get("Code", ""),
+            state,
+            reason=reason,
             request_status=request.get("Status", {}).get("Code", ""),
             is_block_over=0.0 < tags.number(written, tags.BLOCK_ENDS) <= now_s,
         ),
         address=row.get("PrivateIpAddress", ""),
         notice=notices.weightiest(announced),
+        is_off=states.is_off(state, reason=reason),
     )
 
 

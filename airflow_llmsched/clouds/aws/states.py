@@ -130,6 +130,9 @@ _GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 REMOVED = frozenset({"shutting-down", "terminated"})
 """States of an instance that costs nothing any more, nor will."""
 
+_OFF = frozenset({"terminated", "stopped"})
+_HIBERNATED = "Client.UserInitiatedHibernate"
+
 _TAKEN_REASONS = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 _OTHER_REASONS = frozenset(
     {
@@ -141,7 +144,7 @@ _OTHER_REASONS = frozenset(
         "Client.InstanceTerminated",
         "Client.InternalError",
         "Client.InvalidSnapshot.NotFound",
-        "Client.UserInitiatedHibernate",
+        _HIBERNATED,
         "Client.UserInitiatedShutdown",
         "Client.VolumeLimitExceeded",
     }
@@ -199,3 +202,8 @@ def node_state(state: str, *, reason: str, request_status: str = "", is_block_ov
     if reason not in _OTHER_REASONS:
         log.warning("EC2 ended an instance for %r, which is a new reason to us: it counts as lost", reason)
     return LeasedNodeState.LOST
+
+
+def is_off(state: str, *, reason: str) -> bool:
+    """Whether an instance in ``state`` has stopped for good: nothing that ran on it goes on, now or later."""
+    return state in _OFF and reason != _HIBERNATED

@@ -82,6 +82,9 @@ POWER: Mapping[str, _Machine] = {
 """``PowerState/...`` in a machine's instance view."""
 
 
+_OFF = frozenset({"PowerState/stopped", "PowerState/deallocated"})
+
+
 def set_phase(word: str) -> SetPhase:
     """Return where a scale set in ``provisioningState`` ``word`` stands. Raises ``InternalError``."""
     return _known(SET_PHASES, word, "the state of a scale set")
@@ -110,6 +113,11 @@ def node_state(provisioning: str, statuses: Sequence[str], capacity_type: Capaci
             return LeasedNodeState.LOST
         case _:
             return LeasedNodeState.STARTING
+
+
+def is_off(statuses: Sequence[str]) -> bool:
+    """Whether the codes of a machine's instance view say that it does not run: what ran on it is dead."""
+    return any(code in _OFF for code in statuses)
 
 
 def gone(capacity_type: CapacityType) -> LeasedNodeState:

@@ -178,20 +178,21 @@ def _nodes(said: LeaseTags, rows: SetRows, *, count_missing: bool) -> tuple[Leas
     seen = {
         str(row["name"]): LeasedNode(
             id=NodeId(str(row["name"])),
-            state=states.node_state(
-                str(_properties(row).get("provisioningState", "")),
-                [str(each.get("code", "")) for each in _view(row).get("statuses") or []],
-                capacity_type,
-            ),
+            state=states.node_state(str(_properties(row).get("provisioningState", "")), _statuses(row), capacity_type),
             address=addresses.get(str(row.get("instanceId", "")), ""),
+            is_off=states.is_off(_statuses(row)),
         )
         for row in rows.machines
     }
     if count_missing:
         unseen = [name for number in range(said.num_nodes) if (name := f"{said.key.name}_{number}") not in seen]
         for name in unseen[: max(0, said.num_nodes - len(seen))]:
-            seen[name] = LeasedNode(id=NodeId(name), state=states.gone(capacity_type))
+            seen[name] = LeasedNode(id=NodeId(name), state=states.gone(capacity_type), is_off=True)
     return tuple(seen[name] for name in sorted(seen, key=_number))
+
+
+def _statuses(row: Row) -> list[str]:
+    return [str(each.get("code", "")) for each in _view(row).get("statuses") or []]
 
 
 def _number(name: str) -> tuple[int, str]:

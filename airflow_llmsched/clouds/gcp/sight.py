@@ -211,13 +211,15 @@ def _node(machine: Json, preempted: frozenset[str]) -> LeasedNode:
         state=states.node_state(dict(machine), preempted=preempted),
         address=nics[0].get("networkIP", "") if nics else "",
         notice=_notice(machine),
+        is_off=machine.get("status") in states.OFF,
     )
 
 
 def _missing(name: NodeId, preempted: frozenset[str], *, is_young: bool) -> LeasedNode:
     if name in preempted:
-        return LeasedNode(id=name, state=LeasedNodeState.PREEMPTED)
-    return LeasedNode(id=name, state=LeasedNodeState.STARTING if is_young else LeasedNodeState.LOST)
+        return LeasedNode(id=name, state=LeasedNodeState.PREEMPTED, is_off=True)
+    state = LeasedNodeState.STARTING if is_young else LeasedNodeState.LOST
+    return LeasedNode(id=name, state=state, is_off=state.is_gone)
 
 
 def _notice(machine: Json) -> NodeNotice | None:

@@ -34,6 +34,9 @@ NODE_STATE = {
 }
 """A machine's ``status``. What is lost here was preempted if an operation says so: the status alone does not."""
 
+OFF = frozenset({"STOPPED", "TERMINATED"})
+"""``status`` of a machine that does not run, and is not asleep: what ran on it is dead."""
+
 PREEMPTED_OPERATION = "compute.instances.preempted"
 """The operation by which Google takes a spot machine. It is all that tells this from another end."""
 

@@ -12,6 +12,12 @@ from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 HOST_LEVELS = ("cluster", "block", "subblock")
 """Of ``resourceStatus.physicalHostTopology``, outermost first. The host itself is the node."""
 
+NVLINK_LEVEL = "subblock"
+"""One NVLink domain, of machines that have NVLink between them (Google's AI Hypercomputer terminology, 2026-01)."""
+
+_JOINED_MACHINES = "a4x-"
+"""What the names of these machines begin with."""
+
 
 def tree(lease: Lease, machines: Sequence[sight.Json]) -> TopologyTree:
     """Return the lease's live nodes as deep as Google tells of all of them; one of which it tells less hides the rest.
@@ -22,7 +28,9 @@ def tree(lease: Lease, machines: Sequence[sight.Json]) -> TopologyTree:
     live = [node.id for node in lease.nodes if not node.state.is_gone]
     places = {name: _host(listed.get(name, {})) for name in live}
     depth = min((len(each) for each in places.values()), default=0)
+    is_joined = lease.pool.shape.startswith(_JOINED_MACHINES) and NVLINK_LEVEL in HOST_LEVELS[:depth]
     return TopologyTree(
+        scale_up_level=NVLINK_LEVEL if is_joined else None,
         levels=("region", "zone", *HOST_LEVELS[:depth]),
         nodes=tuple(
             TopologyNode(

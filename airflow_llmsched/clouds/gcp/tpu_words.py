@@ -54,6 +54,9 @@ SLICE_STATE = {
 }
 """A slice's ``state``."""
 
+SLICE_OFF = frozenset({"PREEMPTED", "STOPPED", "TERMINATED"})
+"""States of a slice whose hosts do not run: what ran on them is dead."""
+
 TAKEN = frozenset({"SUSPENDING", "SUSPENDED"})
 
 RPC_CODE = {
@@ -253,9 +256,10 @@ def _nodes(seen: SeenSlices, spec: Record, *, is_young: bool) -> tuple[LeasedNod
 
 def _missing(name: NodeId, seen: SeenSlices, *, is_young: bool) -> LeasedNode:
     if seen.state in TAKEN:
-        return LeasedNode(id=name, state=LeasedNodeState.PREEMPTED)
+        return LeasedNode(id=name, state=LeasedNodeState.PREEMPTED, is_off=True)
     comes = is_young or seen.request_state is RequestState.WAITING
-    return LeasedNode(id=name, state=LeasedNodeState.STARTING if comes else LeasedNodeState.LOST)
+    state = LeasedNodeState.STARTING if comes else LeasedNodeState.LOST
+    return LeasedNode(id=name, state=state, is_off=state.is_gone)
 
 
 def _node(row: Json) -> LeasedNode:
@@ -270,6 +274,7 @@ def _node(row: Json) -> LeasedNode:
         state=SLICE_STATE[word],
         address=endpoints[0].get("ipAddress", "") if endpoints else "",
         notice=notice,
+        is_off=word in SLICE_OFF,
     )
 
 

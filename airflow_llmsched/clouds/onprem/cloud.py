@@ -95,6 +95,7 @@ class OnPremCloud:
                 jurisdiction=stock.jurisdiction,
                 vendor=each.vendor,
                 energy_usd_per_hour=each.energy_usd_per_hour,
+                carbon_g_per_hour=each.carbon_g_per_hour,
             )
             for each in stock.pools
             if each.pool.shape in need.by_shape
@@ -120,6 +121,9 @@ class OnPremCloud:
                 for node in lease.nodes
                 if not node.state.is_gone and node.id in known
             ),
+            scale_up_level=stock.scale_up_level,
+            network=stock.network,
+            switches_reduce=stock.switches_reduce,
         )
 
     def lease_id(self, pool: Pool, key: LeaseKey) -> LeaseId:
@@ -212,6 +216,7 @@ class OnPremCloud:
                 id=each,
                 state=_state(known.get(each), reservation.pool.capacity_type),
                 address=known[each].address if each in known else "",
+                is_off=each in known and known[each].is_off,
             )
             for each in reservation.nodes
         )

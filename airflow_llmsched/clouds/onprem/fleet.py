@@ -1,23 +1,20 @@
-"""Who has reserved which nodes: the state, what changes it, and both as bytes. Pure.
+"""Who has reserved which nodes: the state, and what changes it. Pure.
 
 A state is a fold of changes. A change that contradicts the state before it is damage, and loud.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from airflow_llmsched import codec
 from airflow_llmsched.domain.capacity import Pool
 from airflow_llmsched.domain.identity import LeaseKey, NodeId, RunOrigin
 from airflow_llmsched.errors import DataError
-
-FORMAT_VERSION = 1
+from airflow_llmsched.numbered import Form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,44 +99,17 @@ def apply(fleet: Fleet, change: AnyChange) -> Fleet:
             return replace(fleet, reserved=others, used_up={**fleet.used_up, name: remember_until_s})
 
 
-def forget(fleet: Fleet, *, now_s: float) -> Fleet:
+def forget(fleet: Fleet, now_s: float) -> Fleet:
     """Return the fleet without the names that may be forgotten."""
     return replace(fleet, used_up={name: until_s for name, until_s in fleet.used_up.items() if until_s > now_s})
 
 
-def encode_change(change: AnyChange, *, number: int) -> bytes:
-    """Return record ``number``."""
-    return _dump({"v": FORMAT_VERSION, "number": number, "change": codec.to_plain(change, Change)})
-
-
-def decode_change(data: bytes, *, number: int, where: str) -> AnyChange:
-    """Return the change of record ``number``. Raises ``DataError`` naming ``where``."""
-    change: AnyChange = _load(Change, data, number, "change", where)
-    return change
-
-
-def encode_fleet(fleet: Fleet, *, number: int) -> bytes:
-    """Return the snapshot of the fleet after record ``number``."""
-    return _dump({"v": FORMAT_VERSION, "number": number, "fleet": codec.to_plain(fleet)})
-
-
-def decode_fleet(data: bytes, *, number: int, where: str) -> Fleet:
-    """Return the fleet of a snapshot. Raises ``DataError`` naming ``where``."""
-    fleet: Fleet = _load(Fleet, data, number, "fleet", where)
-    return fleet
-
-
-def _dump(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _load(type_: Any, data: bytes, number: int, what: str, where: str) -> Any:
-    try:
-        plain = json.loads(data)
-        if plain["v"] != FORMAT_VERSION:
-            raise DataError(f"{where} has format version {plain['v']}, this package reads {FORMAT_VERSION}")
-        if plain["number"] != number:
-            raise DataError(f"{where} says that it is number {plain['number']}: restore it from a backup")
-        return codec.from_plain(type_, plain[what])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
-        raise DataError(f"{where} is damaged: restore it from a backup ({error})") from error
+FORM = Form(
+    noun="fleet",
+    version=1,
+    empty=Fleet(),
+    state_type=Fleet,
+    change_type=Change,
+    apply=apply,
+    forget=forget,
+)

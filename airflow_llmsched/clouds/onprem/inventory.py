@@ -17,7 +17,7 @@ import yaml
 
 from airflow_llmsched.domain.capacity import Pool
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.on_prem import NodeCost
@@ -30,9 +30,10 @@ MAX_DEPTH = 8
 MAX_NODES = 20_000
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_TOP = {"region", "jurisdiction", "levels", "max_nodes", "pools"}
+_TOP = {"region", "jurisdiction", "levels", "scale_up_level", "network", "switches_reduce", "max_nodes", "pools"}
+_NETWORK = {"level", "bandwidth_bytes_per_s", "measured"}
 _POOL = {"zone", "shape", "capacity", "num_slots", "usd_per_hour", "cost", "vendor", "nodes"}
-_NODE = {"name", "address", "path", "unusable"}
+_NODE = {"name", "address", "path", "unusable", "off"}
 _COST = {
     "capex_usd",
     "lifetime_s",
@@ -42,6 +43,7 @@ _COST = {
     "opex_usd_per_hour",
     "residual_usd",
     "busy_ratio",
+    "carbon_g_per_kwh",
 }
 
 
@@ -49,7 +51,8 @@ _COST = {
 class FleetNode:
     """A machine. ``unusable`` says why it must not be used, ``is_busy`` that somebody is on it without a reservation.
 
-    ``path`` are the domains it hangs in below its zone, outermost first.
+    ``path`` are the domains it hangs in below its zone, outermost first. ``is_off``: it has no power, so that nothing
+    that ran on it is alive.
     """
 
     id: NodeId
@@ -57,6 +60,7 @@ class FleetNode:
     path: tuple[str, ...] = ()
     unusable: str = ""
     is_busy: bool = False
+    is_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +71,26 @@ class FleetPool:
     num_slots: int
     usd_per_hour: float
     energy_usd_per_hour: float | None = None
+    carbon_g_per_hour: float | None = None
     vendor: str = ""
     nodes: tuple[FleetNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All nodes. ``levels`` name the parts of their paths; ``max_nodes`` is our quota of them, None: all."""
+    """All nodes. ``levels`` name the parts of their paths; ``max_nodes`` is our quota of them, None: all.
+
+    ``scale_up_level``, ``network`` and ``switches_reduce`` are what ``TopologyTree`` says of its links.
+    """
 
     region: str
     pools: tuple[FleetPool, ...]
     levels: tuple[str, ...] = ()
     jurisdiction: str = ""
     max_nodes: int | None = None
+    scale_up_level: str | None = None
+    network: tuple[NetworkLevel, ...] = ()
+    switches_reduce: bool = False
 
     def find(self, pool: Pool) -> FleetPool | None:
         """Return a pool by what it is."""
@@ -127,6 +138,9 @@ def from_tree(
         region=region,
         jurisdiction=jurisdiction,
         levels=tree.levels,
+        scale_up_level=tree.scale_up_level,
+        network=tree.network,
+        switches_reduce=tree.switches_reduce,
         pools=tuple(
             FleetPool(
                 pool=Pool(cloud=NAME, region=region, zone="", shape=shape, capacity_type=CapacityType.ON_DEMAND),
@@ -220,6 +234,21 @@ class _Block:
             raise self.error("must be a whole number", field=name, node=self._fields[name], value=number)
         return int(number)
 
+    def flag(self, name: str) -> bool:
+        value = self.text(name, "false")
+        if value not in {"true", "false"}:
+            raise self.error("must be true or false", field=name, node=self._fields[name], value=value)
+        return value == "true"
+
+    def level(self, name: str, levels: Sequence[str]) -> str | None:
+        if not self.has(name):
+            return None
+        value = self.word(name)
+        if value not in levels:
+            known = ", ".join(levels) or "none"
+            raise self.error(f"must be one of the levels ({known})", field=name, node=self._fields[name], value=value)
+        return value
+
     def words(self, name: str) -> tuple[str, ...]:
         found = []
         for node in self._items(name):
@@ -271,7 +300,23 @@ def _inventory(top: _Block) -> Inventory:
         levels=levels,
         jurisdiction=top.word("jurisdiction", ""),
         max_nodes=top.count("max_nodes") if top.has("max_nodes") else None,
+        scale_up_level=top.level("scale_up_level", levels),
+        network=_network(top, levels),
+        switches_reduce=top.flag("switches_reduce"),
     )
+
+
+def _network(top: _Block, levels: Sequence[str]) -> tuple[NetworkLevel, ...]:
+    found: list[NetworkLevel] = []
+    for block in top.blocks("network", _NETWORK):
+        level = block.level("level", levels)
+        if any(each.level == level for each in found):
+            raise block.error("is a second entry for this level", field="level", value=level)
+        rate = block.number("bandwidth_bytes_per_s")
+        if not rate:
+            raise block.error("must be above 0", field="bandwidth_bytes_per_s", value=rate)
+        found.append(NetworkLevel(level=level, bandwidth_bytes_per_s=rate, is_measured=block.flag("measured")))
+    return tuple(found)
 
 
 def _pool(block: _Block, region: str, levels: Sequence[str], seen: set[str]) -> FleetPool:
@@ -279,7 +324,7 @@ def _pool(block: _Block, region: str, levels: Sequence[str], seen: set[str]) -> 
     if capacity not in {each.value for each in CapacityType}:
         known = ", ".join(each.value for each in CapacityType)
         raise block.error(f"must be one of {known}", field="capacity", value=capacity)
-    usd_per_hour, energy_usd_per_hour = _price(block)
+    usd_per_hour, cost = _price(block)
     return FleetPool(
         pool=Pool(
             cloud=NAME,
@@ -290,13 +335,14 @@ def _pool(block: _Block, region: str, levels: Sequence[str], seen: set[str]) -> 
         ),
         num_slots=block.count("num_slots"),
         usd_per_hour=usd_per_hour,
-        energy_usd_per_hour=energy_usd_per_hour,
+        energy_usd_per_hour=cost.energy_usd_per_hour if cost and cost.power_kw else None,
+        carbon_g_per_hour=cost.carbon_g_per_hour if cost else None,
         vendor=block.word("vendor", ""),
         nodes=tuple(_node(each, levels, seen) for each in block.blocks("nodes", _NODE)),
     )
 
 
-def _price(block: _Block) -> tuple[float, float | None]:
+def _price(block: _Block) -> tuple[float, NodeCost | None]:
     if block.has("cost") and block.has("usd_per_hour"):
         raise block.error("cannot be there beside usd_per_hour: set one", field="cost")
     if not block.has("cost"):
@@ -308,7 +354,7 @@ def _price(block: _Block) -> tuple[float, float | None]:
         if error.file is not None:
             raise
         raise inner.error(error.hint, field=error.path, value=error.value) from error
-    return cost.usd_per_hour, cost.energy_usd_per_hour
+    return cost.usd_per_hour, cost
 
 
 _NEEDED = {"capex_usd", "lifetime_s"}
@@ -322,6 +368,11 @@ def _node(block: _Block, levels: Sequence[str], seen: set[str]) -> FleetNode:
         wanted = ", ".join(levels) or "none"
         raise block.error(f"must have one part for each level ({wanted})", field="path", value=path)
     seen.add(name)
+    is_off = block.flag("off")
     return FleetNode(
-        id=NodeId(name), address=block.text("address", name), path=path, unusable=block.text("unusable", "")
+        id=NodeId(name),
+        address=block.text("address", name),
+        path=path,
+        unusable=block.text("unusable", "it is off" if is_off else ""),
+        is_off=is_off,
     )

@@ -5,12 +5,14 @@ What it starts outlives whoever called it, and is found again by run key from an
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import logging
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.domain.gang import (
@@ -25,8 +27,12 @@ from airflow_llmsched.domain.gang import (
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
-from airflow_llmsched.engines.local import preemption, render, states
+from airflow_llmsched.engines import agent_states
+from airflow_llmsched.engines.agent_request import held_slots, key_of
+from airflow_llmsched.engines.divided import divisions, parse_divided, whole
+from airflow_llmsched.engines.local import preemption, render
 from airflow_llmsched.engines.local.client import LocalClient
+from airflow_llmsched.engines.looks import looking
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.ports import EngineFeature, LateDuplicateGuard
 
@@ -37,24 +43,43 @@ class LocalEngine:
     """An ``Engine``. All state is in files under ``root``, which must be on this machine; options are JSON-safe."""
 
     name = render.NAME
-    features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY})
+    features = frozenset({EngineFeature.PREEMPT_NODE, EngineFeature.FREE_CAPACITY, EngineFeature.NODES_ARE_FIXED})
     late_duplicate_guard = LateDuplicateGuard.ATOMIC_DIRECTORY
 
     def __init__(
-        self, *, root: str, num_nodes: int = 2, slots_per_node: int = 2, node_shape: str = "local-cpu"
+        self,
+        *,
+        root: str,
+        num_nodes: int = 2,
+        slots_per_node: int = 2,
+        node_shape: str = "local-cpu",
+        divided: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        """``divided`` are accelerators of each node that are given out in slices (``engines.divided``)."""
         if not root.startswith("/"):
             raise SpecError(path="root", value=root, hint="must be an absolute path, the same for every process")
         if num_nodes < 1 or slots_per_node < 1:
             raise SpecError(path="num_nodes", value=(num_nodes, slots_per_node), hint="needs 1 node of 1 slot or more")
         self._client = LocalClient(Path(root))
+        self._root = root
         self._nodes = tuple(NodeId(f"n{index}") for index in range(num_nodes))
         self._slots_per_node = slots_per_node
         self._node_shape = node_shape
+        self._divided = parse_divided(divided, num_slots=slots_per_node, at="divided")
+
+    @property
+    def machines(self) -> str:
+        """What its emulated nodes are called together: those of another root are others, though named alike."""
+        return hashlib.sha256(os.path.normpath(self._root).encode()).hexdigest()[:12]
+
+    @property
+    def inventory(self) -> Mapping[NodeId, str]:
+        """Its emulated nodes by name."""
+        return {node: f"{self.machines}/{node}" for node in self._nodes}
 
     def render(self, gang: GangSpec) -> LaunchRequest:
         """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot launch."""
-        return render.render(gang, nodes=self._nodes, slots_per_node=self._slots_per_node)
+        return render.render(gang, nodes=self._nodes, slots_per_node=self._slots_per_node, divided=self._divided)
 
     def submit(self, request: LaunchRequest, *, key: AttemptKey) -> GangHandle:
         """Start the gang, or return the handle of the one already started under ``key``.
@@ -68,7 +93,7 @@ class LocalEngine:
                 path="request", value=request.key.name, hint=f"was not rendered by this engine for {key.name}"
             )
         handle = self._handle(key)
-        with _looking("submit"), self._client.exclusive():
+        with looking("local", "submit"), self._client.exclusive():
             if not self._client.exists(handle.native_id):
                 if self._client.strays(handle.native_id, self._nodes):
                     return handle
@@ -76,14 +101,14 @@ class LocalEngine:
                 self._refuse_what_is_not_free(request)
                 if not self._client.create(request):
                     self._refuse_abandoned(key)
-        with _looking("launch"):
+        with looking("local", "launch"):
             if not self._status(handle, now_s=time.time()).phase.ended:
                 self._client.launch(handle.native_id)
         return handle
 
     def abandon(self, key: AttemptKey) -> bool:
         """Take the attempt's directory, so that a late submit finds it; False when there is a gang in it already."""
-        with _looking("abandon"):
+        with looking("local", "abandon"):
             return self._client.abandon(key.name)
 
     def find(self, key: RunKey) -> Sequence[GangHandle]:
@@ -91,9 +116,9 @@ class LocalEngine:
 
         One whose directory was deleted is found as long as a process of it lives.
         """
-        with _looking("find"):
+        with looking("local", "find"):
             names = {*self._client.names(), *self._client.stray_names(proc.Census())}
-        mine = [each for each in map(_parse, names) if each.run == key]
+        mine = [each for each in map(key_of, names) if each.run == key]
         return [self._handle(each) for each in sorted(mine, key=lambda each: (each.generation, each.attempt))]
 
     def find_all(self) -> Sequence[FoundGang]:
@@ -102,13 +127,13 @@ class LocalEngine:
         One whose directory was deleted says through its processes' environment what it is.
         """
         now_s, census = time.time(), proc.Census()
-        with _looking("find"):
+        with looking("local", "find"):
             live = [
-                self._found(_parse(name))
+                self._found(key_of(name))
                 for name in self._client.names()
-                if not self._status(self._handle(_parse(name)), now_s=now_s, census=census).phase.ended
+                if not self._status(self._handle(key_of(name)), now_s=now_s, census=census).phase.ended
             ]
-            live += [self._found_stray(_parse(name), left) for name, left in self._client.stray_names(census).items()]
+            live += [self._found_stray(key_of(name), left) for name, left in self._client.stray_names(census).items()]
         return sorted(live, key=lambda gang: (gang.submitted_at_s, gang.handle.native_id))
 
     def poll(self, handles: Sequence[GangHandle]) -> Mapping[GangHandle, GangStatus]:
@@ -122,7 +147,7 @@ class LocalEngine:
         failure: CouldNotLookError | None = None
         for handle in handles:
             try:
-                with _looking("poll"):
+                with looking("local", "poll"):
                     seen[handle] = self._status(handle, now_s=now_s, census=census)
             except CouldNotLookError as error:
                 log.warning("%s: %s", handle.native_id, error)
@@ -133,7 +158,7 @@ class LocalEngine:
 
     def stop(self, handle: GangHandle, *, grace_s: float) -> None:
         """End every process of the gang within ``grace_s`` + 5 s, launchers first. Idempotent; never by name or pid."""
-        with _looking("stop"):
+        with looking("local", "stop"):
             if self._client.exists(handle.native_id):
                 self._client.stop(handle.native_id, grace_s=grace_s)
             else:
@@ -142,7 +167,7 @@ class LocalEngine:
     def topology(self) -> TopologyTree:
         """Return the nodes under one level, ``host``, with what is free now. Raises ``CouldNotLookError``."""
         now_s = time.time()
-        with _looking("topology"):
+        with looking("local", "topology"):
             used = self._client.used_slots()
             nodes = tuple(self._topology_node(node, used.get(node, frozenset()), now_s=now_s) for node in self._nodes)
         return TopologyTree(levels=("host",), nodes=nodes)
@@ -153,11 +178,15 @@ class LocalEngine:
             return ""
         return self._client.log_tail(handle.native_id, rank=rank, num_lines=num_lines)
 
+    def log_tails(self, handle: GangHandle, *, ranks: Sequence[int], num_lines: int) -> Mapping[int, str]:
+        """Return the last lines of several ranks."""
+        return {rank: self.log_tail(handle, rank=rank, num_lines=num_lines) for rank in ranks}
+
     def preempt(self, node: str, *, grace_s: float, return_after_s: float = 600.0) -> None:
         """Take ``node`` away: notice, grace period, SIGTERM, SIGKILL; it returns ``return_after_s`` later. Blocks."""
         if node not in self._nodes:
             raise SpecError(path="node", value=node, hint=f"must be one of {', '.join(self._nodes)}")
-        with _looking("preempt"):
+        with looking("local", "preempt"):
             preemption.preempt(self._client, NodeId(node), grace_s=grace_s, return_after_s=return_after_s)
 
     def _handle(self, key: AttemptKey) -> GangHandle:
@@ -195,21 +224,23 @@ class LocalEngine:
                 return GangStatus(phase=GangPhase.RUNNING, observed_at_s=now_s, reason=reason)
             reason = f"there is no attempt {handle.native_id} on this engine"
             return GangStatus(phase=GangPhase.LOST, observed_at_s=now_s, fault=FaultKind.GANG_LOST, reason=reason)
-        return states.status_of(self._client.facts(handle.native_id, census=census), now_s=now_s)
+        return agent_states.status_of(self._client.facts(handle.native_id, census=census), now_s=now_s)
 
     def _topology_node(self, node: NodeId, used: frozenset[int], *, now_s: float) -> TopologyNode:
         down = self._client.downtime(node, now_s=now_s)
         reason = None
         if down is not None:
             reason = f"{down['reason']}: back in {down['return_at_s'] - now_s:.0f} s"
+        free = whole(self._slots_per_node, self._divided, used)
         return TopologyNode(
             id=node,
             path=(node,),
             shape=self._node_shape,
             num_slots=self._slots_per_node,
-            num_free_slots=self._slots_per_node - len(used),
+            num_free_slots=len(free),
             unusable_reason=reason,
-            free_slots=tuple(slot for slot in range(self._slots_per_node) if slot not in used),
+            free_slots=free,
+            divisions=divisions(self._slots_per_node, self._divided, used),
         )
 
     def _refuse_abandoned(self, key: AttemptKey) -> None:
@@ -229,21 +260,6 @@ class LocalEngine:
                 raise CapacityError(
                     f"node {node} is {down['reason']}; it returns in {seconds:.0f} s, or use another node"
                 )
-            taken = sorted(used.get(node, frozenset()) & set(part["slots"]))
+            taken = sorted(used.get(node, frozenset()) & set(held_slots(part)))
             if taken:
                 raise CapacityError(f"slots {taken} of node {node} are in use by another gang; wait, or use others")
-
-
-def _parse(name: str) -> AttemptKey:
-    """Return the key whose name this is."""
-    run, generation, attempt = name.rsplit("-", 2)
-    return AttemptKey(run=RunKey(run), generation=int(generation[1:]), attempt=int(attempt[1:]))
-
-
-@contextlib.contextmanager
-def _looking(what: str) -> Iterator[None]:
-    """Turn unreadable files into "could not look": absence is a file that is not there, and nothing else."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CouldNotLookError(f"local engine: {what}: {error}; look again before doing anything else") from error

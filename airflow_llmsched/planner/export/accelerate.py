@@ -10,7 +10,7 @@ from typing import Any
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
 from airflow_llmsched.domain.workload import CompressionKind
-from airflow_llmsched.planner.export.gaps import Gap, above_one, compresses_unlike, one_of
+from airflow_llmsched.planner.export.gaps import NOT_FOR_OTHERS, Gap, above_one, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import comments, yaml_text
 from airflow_llmsched.planner.export.torchrun import UNEVEN_NODES
@@ -107,6 +107,7 @@ def torn_shards(run: PlannedRun) -> object | None:
 
 
 GAPS = (
+    NOT_FOR_OTHERS,
     Gap(
         path="compression",
         why="PyTorch has hooks for PowerSGD and 8 bits",

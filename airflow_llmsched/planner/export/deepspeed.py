@@ -11,7 +11,7 @@ from typing import Any
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute
 from airflow_llmsched.domain.workload import CompressionKind, OptimizerKind
-from airflow_llmsched.planner.export.gaps import Gap, above_one, compresses_unlike, one_of
+from airflow_llmsched.planner.export.gaps import NOT_FOR_OTHERS, Gap, above_one, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import json_text
 
@@ -81,7 +81,8 @@ def _optimizer(run: PlannedRun) -> dict[str, Any]:
 
 
 def _zero(run: PlannedRun) -> dict[str, Any]:
-    config: dict[str, Any] = {"stage": run.layout.zero_stage, "overlap_comm": True, "contiguous_gradients": True}
+    config: dict[str, Any] = {"stage": run.layout.zero_stage, "contiguous_gradients": True}
+    config["overlap_comm"] = run.workload.software.overlaps_data_parallel
     for name, devices in (("offload_optimizer", _OPTIMIZER_DEVICE), ("offload_param", _PARAMETER_DEVICE)):
         device = devices.get(run.layout.offload)
         if device is not None:
@@ -144,6 +145,7 @@ def _offload_unsharded(run: PlannedRun) -> object | None:
 
 
 GAPS = (
+    NOT_FOR_OTHERS,
     Gap(path="compression", why="DeepSpeed compresses as 1-bit Adam", used=compresses_unlike(CompressionKind.ONE_BIT)),
     Gap(path="layout.pp", why="DeepSpeed's stages are built in code (PipelineModule)", used=above_one("pp")),
     Gap(path="layout.cp", why="DeepSpeed has no context parallelism (Ulysses splits heads)", used=above_one("cp")),

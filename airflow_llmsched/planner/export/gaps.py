@@ -52,6 +52,18 @@ def compresses_unlike(*able: CompressionKind) -> Callable[[PlannedRun], object |
     return used
 
 
+def _of_other_vendors(run: PlannedRun) -> object | None:
+    return run.accelerator_vendor if run.accelerator_vendor in {"google", "aws"} else None
+
+
+NOT_FOR_OTHERS = Gap(
+    path="accelerator vendor",
+    why="these settings are for PyTorch on GPUs and Gaudi; TPUs and Trainium are trained on by other code",
+    used=_of_other_vendors,
+)
+"""Of each trainer: what it is told has no meaning there."""
+
+
 def found_gaps(gaps: Iterable[Gap], run: PlannedRun) -> list[tuple[Gap, object]]:
     """Return the gaps that stand in the way of ``run``, each with what needs it."""
     return [(gap, value) for gap in gaps if (value := gap.used(run)) is not None]

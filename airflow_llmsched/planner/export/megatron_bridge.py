@@ -38,6 +38,7 @@ def overrides(run: PlannedRun) -> dict[str, Any]:
     found["optimizer.use_distributed_optimizer"] = run.layout.zero_stage > 0
     if run.layout.zero_stage > 1:
         found |= {"dist.use_megatron_fsdp": True, "checkpoint.ckpt_format": "fsdp_dtensor"}
+    found |= {f"dist.{name}": value for name, value in core.network_settings(run).items()}
     found |= {f"optimizer.{name}": value for name, value in core.optimizer_settings(run).items()}
     if run.workload.optimizer.kind is OptimizerKind.SGD_MOMENTUM:
         found["optimizer.sgd_momentum"] = 0.9
@@ -88,7 +89,7 @@ def _model(run: PlannedRun) -> dict[str, Any]:
     }
     if run.phase is not None:
         settings["seq_length"] = run.phase.sequence_length_tokens
-    return settings
+    return settings | core.software_settings(run)
 
 
 def _batch(run: PlannedRun) -> dict[str, Any]:

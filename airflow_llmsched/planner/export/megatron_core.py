@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import LossKernel
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, OptimizerKind, Positions
 from airflow_llmsched.planner.export.planned import PlannedRun
 
@@ -152,14 +153,48 @@ def _recompute(run: PlannedRun) -> dict[str, Any]:
 def replica_settings(run: PlannedRun) -> dict[str, Any]:
     """Return how replicas share out state, as fields of the data-parallel configuration."""
     stage = run.layout.zero_stage
-    settings: dict[str, Any] = {"overlap_grad_reduce": True}
+    overlaps = run.workload.software.overlaps_data_parallel
+    settings: dict[str, Any] = {"overlap_grad_reduce": True} if overlaps else {}
     if stage:
-        settings |= {"use_distributed_optimizer": True, "overlap_param_gather": True}
+        settings["use_distributed_optimizer"] = True
+        if overlaps:
+            settings["overlap_param_gather"] = True
         if run.num_copies > 1:
             settings["num_distributed_optimizer_instances"] = run.num_copies
     if stage > 1:
         settings |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": SHARDING[stage]}
     return settings
+
+
+def software_settings(run: PlannedRun) -> dict[str, Any]:
+    """Return what the plan takes the software to do, as fields of the model's configuration.
+
+    Megatron Core has dropout unless told otherwise, and its masks would take memory that was not planned.
+    """
+    software, model = run.workload.software, run.workload.model
+    settings: dict[str, Any] = {}
+    if not software.has_dropout:
+        settings |= {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    if software.loss is LossKernel.FUSED:
+        settings["cross_entropy_loss_fusion"] = True
+    if software.overlaps_tensor_parallel and run.uses_sequence_parallel:
+        settings["tp_comm_overlap"] = True
+    if model is not None and model.experts is not None and run.layout.ep > 1:
+        if software.overlaps_expert_parallel:
+            settings["overlap_moe_expert_parallel_comm"] = True
+        if software.deduplicates_dispatch:
+            settings |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
+    return settings
+
+
+def network_settings(run: PlannedRun) -> dict[str, Any]:
+    """Return which groups the network's switches add up for, as fields of the distributed configuration.
+
+    Switches hold few such groups: Megatron keeps them to one kind of its own.
+    """
+    if not run.network_adds_up:
+        return {}
+    return {"use_sharp": True, "sharp_enabled_group": "dp_replica" if run.layout.zero_stage else "dp"}
 
 
 def optimizer_settings(run: PlannedRun) -> dict[str, Any]:

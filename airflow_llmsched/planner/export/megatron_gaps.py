@@ -7,7 +7,7 @@ from collections.abc import Callable
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import OptimizerKind, Positions, TrainingStage
-from airflow_llmsched.planner.export.gaps import Gap, compresses_unlike, one_of
+from airflow_llmsched.planner.export.gaps import NOT_FOR_OTHERS, Gap, compresses_unlike, one_of
 from airflow_llmsched.planner.export.megatron_core import MODULES
 from airflow_llmsched.planner.export.planned import PlannedRun
 
@@ -86,6 +86,7 @@ def _no_master(run: PlannedRun) -> object | None:
 
 
 CORE_GAPS = (
+    NOT_FOR_OTHERS,
     Gap(path="compression", why="Megatron Core does not compress gradients", used=compresses_unlike()),
     Gap(path="model", why="Megatron Core trains Transformers", used=_needs_model),
     *(

@@ -28,11 +28,11 @@ def arguments(run: PlannedRun) -> tuple[str, ...]:
     settings = core.layout_settings(run)
     if run.layout.vp > 1 and run.has_even_chunks:
         settings["num_virtual_stages_per_pipeline_rank"] = run.layout.vp
-    settings |= core.replica_settings(run) | _batch(run)
+    settings |= core.replica_settings(run) | core.network_settings(run) | _batch(run)
     if run.layout.zero_stage > 1:
         settings |= {"ckpt_format": "fsdp_dtensor", "init_model_with_meta_device": True}
     if run.workload.model is not None:
-        settings |= _model(run.workload.model, run)
+        settings |= _model(run.workload.model, run) | core.software_settings(run)
     settings |= _precision(run) | core.optimizer_settings(run)
     if run.workload.optimizer.warmup_steps is not None and run.num_steps is not None:
         settings["lr_warmup_steps"] = run.workload.optimizer.warmup_steps

@@ -10,10 +10,16 @@ from airflow_llmsched.errors import SpecError, SpecErrors
 from airflow_llmsched.planner.export import (
     accelerate,
     deepspeed,
+    kai,
+    kueue,
     megatron_bridge,
     megatron_lm,
+    pod_groups,
+    rank_files,
+    slurm,
     torchrun,
     torchtitan,
+    volcano,
 )
 from airflow_llmsched.planner.export.gaps import Gap, found_gaps, gap_error
 from airflow_llmsched.planner.export.planned import PlannedRun
@@ -23,7 +29,7 @@ from airflow_llmsched.planner.export.planned import PlannedRun
 class Tool:
     """One tool: what it cannot express, its settings as text, and what they leave to the reader.
 
-    ``splits`` is False for a launcher, which starts ranks and knows nothing of how they share a model.
+    ``splits`` is False for a launcher or scheduler, which starts ranks and knows nothing of how they share a model.
     """
 
     title: str
@@ -69,6 +75,46 @@ TOOLS: Mapping[str, Tool] = MappingProxyType({
         title="torchrun arguments", file_name="torchrun.args", gaps=torchrun.GAPS,
         render=torchrun.render, notes=torchrun.notes, splits=False,
     ),
+    "kueue": Tool(
+        title="Kueue topology annotations", file_name="kueue.yaml", gaps=kueue.GAPS,
+        render=kueue.render, notes=kueue.notes, splits=False,
+    ),
+    "volcano": Tool(
+        title="Volcano Job", file_name="volcano.json", gaps=volcano.GAPS,
+        render=volcano.render, notes=volcano.notes, splits=False,
+    ),
+    "kai": Tool(
+        title="KAI scheduler annotations", file_name="kai.yaml", gaps=kai.GAPS,
+        render=kai.render, notes=kai.notes, splits=False,
+    ),
+    "pod-groups": Tool(
+        title="Kubernetes PodGroups", file_name="pod-groups.json", gaps=pod_groups.GAPS,
+        render=pod_groups.render, notes=pod_groups.notes, splits=False,
+    ),
+    "slurm": Tool(
+        title="sbatch options", file_name="slurm.args", gaps=slurm.GAPS,
+        render=slurm.render, notes=slurm.notes, splits=False,
+    ),
+    "hostfile": Tool(
+        title="Open MPI hostfile", file_name="hostfile", gaps=(),
+        render=rank_files.hostfile, notes=rank_files.hostfile_notes, splits=False,
+    ),
+    "rankfile": Tool(
+        title="Open MPI rankfile", file_name="rankfile", gaps=(),
+        render=rank_files.rankfile, notes=rank_files.rankfile_notes, splits=False,
+    ),
+    "slurm-hostfile": Tool(
+        title="task order for srun", file_name="slurm-hostfile", gaps=(),
+        render=rank_files.slurm_hostfile, notes=rank_files.slurm_hostfile_notes, splits=False,
+    ),
+    "ranks": Tool(
+        title="table of ranks", file_name="ranks.tsv", gaps=(),
+        render=rank_files.table, notes=rank_files.table_notes, splits=False,
+    ),
+    "environment": Tool(
+        title="environment of ranks", file_name="ranks.env", gaps=(),
+        render=rank_files.environment, notes=rank_files.environment_notes, splits=False,
+    ),
 })  # fmt: skip
 
 
@@ -87,12 +133,12 @@ def write_out(name: str, run: PlannedRun) -> Settings:
     return Settings(tool=name, file_name=tool.file_name, text=tool.render(run), notes=tool.notes(run))
 
 
-def find_tool(name: str) -> Tool:
-    """Return a tool by name. Raises ``SpecError``, naming the known ones."""
+def find_tool(name: str, *, path: str = "tool") -> Tool:
+    """Return a tool by name. Raises ``SpecError``, with the ``path`` of who names it and the tools that there are."""
     try:
         return TOOLS[name]
     except KeyError:
-        raise SpecError(path="tool", value=name, hint=f"no such tool; known: {', '.join(TOOLS)}") from None
+        raise SpecError(path=path, value=name, hint=f"no such tool; known: {', '.join(TOOLS)}") from None
 
 
 def able_tools(run: PlannedRun) -> tuple[str, ...]:

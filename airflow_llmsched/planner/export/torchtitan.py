@@ -21,7 +21,7 @@ from airflow_llmsched.domain.workload import (
     TrainingStage,
 )
 from airflow_llmsched.planner.export.accelerate import torn_shards
-from airflow_llmsched.planner.export.gaps import Gap, compresses_unlike, one_of
+from airflow_llmsched.planner.export.gaps import NOT_FOR_OTHERS, Gap, compresses_unlike, one_of
 from airflow_llmsched.planner.export.planned import PlannedRun, common_notes
 from airflow_llmsched.planner.export.text import comments, toml_text
 
@@ -251,6 +251,7 @@ def _architecture(run: PlannedRun) -> object | None:
 
 
 GAPS = (
+    NOT_FOR_OTHERS,
     Gap(path="compression", why="torchtitan does not compress gradients", used=compresses_unlike()),
     Gap(path="model", why="torchtitan's models are those of Llama, Qwen 3 and DeepSeek V3", used=_architecture),
     Gap(

@@ -50,6 +50,10 @@ class ChoiceCosts:
         later_HN = np.stack([base_N, np.where(self._up_N, spot_N, np.inf), demand_N])
         return np.asarray(np.array(terms.price_H)[:, None] * self._paid_s_HN(work_s_N, overhead_s_HN) + later_HN)
 
+    def of_waiting(self, work_s_N: FloatArray) -> FloatArray:
+        """Return the expected cost of holding nothing for now, with so much work to do (N,)."""
+        return self._later(States.IDLE_UP, States.IDLE_DOWN, States.IDLE_DOWN, work_s_N)
+
     def _paid_s_HN(self, work_s_N: FloatArray, overhead_s_HN: FloatArray) -> FloatArray:
         """Return how much of the cell is paid: all, or as long as the work takes. Or the last of it would seem dear."""
         cell_s, speed_H1 = self._values.cell_s, np.array(self._values.terms.speed_H)[:, None]

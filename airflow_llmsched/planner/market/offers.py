@@ -66,6 +66,11 @@ class Weights:
             if not getattr(self, name) >= 0:
                 raise SpecError(path=name, value=getattr(self, name), hint="must be 0 or more")
 
+    def extra_usd_per_hour(self, offer: Offer) -> float:
+        """Return what a node's hour counts for beside its price. What an offer does not tell counts for nothing."""
+        energy_usd = self.usd_per_energy_usd * (offer.energy_usd_per_hour or 0.0)
+        return energy_usd + self.usd_per_carbon_g * (offer.carbon_g_per_hour or 0.0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfferTable:
@@ -232,6 +237,8 @@ class _Costs:
             valid_until_s=float(min(offer.priced_at_s + QUOTE_LIFE_S, ends_at_s)),
             energy_usd=None if energy is None else node_hours * energy,
             carbon_g=None if carbon is None else node_hours * carbon,
+            extra_usd=float(self.weighed_usd_M[row] - self.compute_usd_M[row] - self.egress_usd_M[row]),
+            extra_usd_per_hour=self._weights.extra_usd_per_hour(offer),
         )
 
     def _data(self) -> tuple[FloatArray, FloatArray]:

@@ -31,6 +31,7 @@ class RentalView:
     the changeover to what is held. A run whose spot capacity has gone holds nothing. ``pool_N`` is the pool of the spot
     capacity that is held, or was last. ``at_s_N`` is now in Unix seconds; None: not known. ``in_stock_N`` is whether
     on-demand capacity can be had; None: always. ``mode_N`` is the mode that the runs are in; None: there is only one.
+    ``in_stock_MN`` is whether each mode's own can be had, where any can; None: in all.
     """
 
     left_s: float
@@ -43,6 +44,7 @@ class RentalView:
     at_s_N: FloatArray | None = None
     in_stock_N: BoolArray | None = None
     mode_N: IntArray | None = None
+    in_stock_MN: BoolArray | None = None
 
     @property
     def any_up_N(self) -> BoolArray:

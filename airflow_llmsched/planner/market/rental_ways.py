@@ -8,7 +8,7 @@ promise could be kept in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.capacity import Pool, Quote, Requirement
 from airflow_llmsched.domain.workload import CapacityType
@@ -37,31 +37,53 @@ class Stock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """``demand`` is on-demand (or reserved) capacity, cheapest first; ``spot`` has one quote for each zone."""
+    """``demand`` is on-demand (or reserved) capacity, cheapest first; ``spot`` has one quote for each zone.
+
+    In a mix both are what is added to ``base``, a smaller way whose on-demand capacity is kept all the time. Costs an
+    hour are as quotes are compared, with what electricity and carbon count for.
+    """
 
     work_s: float
     demand: tuple[Quote, ...]
     spot: tuple[Quote, ...] = ()
+    base: Way | None = None
+
+    @property
+    def base_usd_per_hour(self) -> float:
+        """What is kept all the time costs: nothing, but in a mix."""
+        return 0.0 if self.base is None else self.base.demand_usd_per_hour
 
     @property
     def demand_usd_per_hour(self) -> float:
         """What the whole gang costs on demand."""
-        return _gang_usd_per_hour(self.demand[0])
+        return self.base_usd_per_hour + _gang_usd_per_hour(self.demand[0])
 
     @property
     def spot_usd_per_hour(self) -> float:
         """What the whole gang costs on spot capacity, in the dearest zone; on-demand's price where there is none."""
-        return max((_gang_usd_per_hour(quote) for quote in self.spot), default=self.demand_usd_per_hour)
+        spot_usd_per_hour = [self.base_usd_per_hour + _gang_usd_per_hour(quote) for quote in self.spot]
+        return max(spot_usd_per_hour, default=self.demand_usd_per_hour)
+
+    def at_price(self) -> Way:
+        """Return the way as it is paid for, with nothing else counted."""
+        base = None if self.base is None else self.base.at_price()
+        return replace(self, demand=_at_price(self.demand), spot=_at_price(self.spot), base=base)
 
     @property
     def place(self) -> tuple[str, str]:
         """Return cloud and region."""
         return self.demand[0].offer.pool.cloud, self.demand[0].offer.pool.region
 
+    @property
+    def shape(self) -> str:
+        """Return the node shape."""
+        return self.demand[0].offer.pool.shape
+
     def describe(self) -> str:
         """Return in words what it is."""
-        pool = self.demand[0].offer.pool
-        return f"{self.demand[0].num_nodes} nodes of {pool.shape} in {pool.cloud} {pool.region}"
+        cloud, region = self.place
+        kept = "" if self.base is None else f"{self.base.demand[0].num_nodes} kept on demand + "
+        return f"{kept}{self.demand[0].num_nodes} nodes of {self.shape} in {cloud} {region}"
 
 
 def ways_of(
@@ -78,12 +100,12 @@ def ways_of(
         if (pool.shape, quote.num_nodes) in work_s:
             groups.setdefault((pool.cloud, pool.region, pool.shape, quote.num_nodes), []).append(quote)
     ways = [_way(group, work_s[shape, num]) for (*_, shape, num), group in sorted(groups.items()) if _demand(group)]
-    ways.sort(key=lambda way: way.demand[0].total_usd)
+    ways.sort(key=lambda way: way.demand[0].weighed_usd)
     wanted = [*ways[:1], *[way for way in ways if held in _stocks(way)]]
     wanted += sorted(ways, key=lambda way: way.spot_usd_per_hour * way.work_s)[:1]
     wanted += [*sorted(ways, key=lambda way: way.work_s)[:1], *ways]
     chosen = list(dict.fromkeys(wanted))[:limit]
-    return tuple(sorted(chosen, key=lambda way: way.demand[0].total_usd))
+    return tuple(sorted(chosen, key=lambda way: way.demand[0].weighed_usd))
 
 
 def spot_stocks(ways: Sequence[Way]) -> tuple[Stock, ...]:
@@ -106,6 +128,9 @@ def mode_set(ways: Sequence[Way], *, time_s: float, work_ratio: float, changeove
             demand_ratio=max(_LEAST_RATIO, way.demand_usd_per_hour / usd_per_hour),
             spot_ratio=max(_LEAST_RATIO, way.spot_usd_per_hour / usd_per_hour),
         )
+        if way.base is not None:
+            base_ratio = max(_LEAST_RATIO, way.base_usd_per_hour / usd_per_hour)
+            terms = replace(terms, base_ratio=base_ratio, base_speed_ratio=first.work_s / way.base.work_s)
         pools = tuple(range(num_before, num_before + len(way.spot)))
         modes.append(Mode(name=way.describe(), terms=terms, pools=pools))
         num_before += len(way.spot)
@@ -128,12 +153,16 @@ def _way(group: Sequence[Quote], work_s: float) -> Way:
 
 def _demand(group: Sequence[Quote]) -> tuple[Quote, ...]:
     safe = [quote for quote in group if quote.offer.pool.capacity_type is not CapacityType.SPOT]
-    return tuple(sorted(safe, key=lambda each: (each.total_usd, each.offer.pool)))
+    return tuple(sorted(safe, key=lambda each: (each.weighed_usd, each.offer.pool)))
 
 
 def _stocks(way: Way) -> set[Stock]:
     return {Stock.of(quote) for quote in (*way.demand, *way.spot)}
 
 
+def _at_price(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
+    return tuple(replace(quote, extra_usd=0.0, extra_usd_per_hour=0.0) for quote in quotes)
+
+
 def _gang_usd_per_hour(quote: Quote) -> float:
-    return quote.num_nodes * quote.offer.usd_per_hour
+    return quote.num_nodes * (quote.offer.usd_per_hour + quote.extra_usd_per_hour)

@@ -18,6 +18,7 @@ from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.flat_tree import flat_tree
 from airflow_llmsched.planner.layout_rules import LayoutRule
+from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.ranks import rank_counts, reserved_slots
 from airflow_llmsched.planner.search import NOT_DIVISIBLE, NOT_TRIED, search
 from airflow_llmsched.ports import PlacementSolver
@@ -30,11 +31,17 @@ MAX_COUNTS = 5
 
 
 def plan_shape(
-    workload: WorkloadSpec, shape: NodeShape, *, solver: PlacementSolver, num_nodes: int | None = None
+    workload: WorkloadSpec,
+    shape: NodeShape,
+    *,
+    solver: PlacementSolver,
+    num_nodes: int | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[ShapeNeed, ...] | str:
     """Return what the run takes on nodes of ``shape``, fewest first; or, in words, why it cannot run on any.
 
-    ``num_nodes`` pins the count. The workload must have a model: nothing else says how it scales.
+    ``num_nodes`` pins the count, ``calibration`` is what one's own machines reach. The workload
+    must have a model: nothing else says how it scales.
     """
     counts = _node_counts(workload, shape) if num_nodes is None else [num_nodes]
     if not counts:
@@ -43,7 +50,7 @@ def plan_shape(
     refused: dict[int, PlanSearch] = {}
 
     def plan_on(count: int) -> bool:
-        found = _planned(workload, shape, count, solver)
+        found = _planned(workload, shape, count, solver, calibration)
         plan = min(found.plans, key=lambda each: each.prediction.run_s, default=None)
         if plan is None:
             refused[count] = found
@@ -96,12 +103,19 @@ def _node_counts(workload: WorkloadSpec, shape: NodeShape) -> list[int]:
     return sorted({math.ceil((count + reserved) / slots) for count in ranks})
 
 
-def _planned(workload: WorkloadSpec, shape: NodeShape, num_nodes: int, solver: PlacementSolver) -> PlanSearch:
+def _planned(
+    workload: WorkloadSpec,
+    shape: NodeShape,
+    num_nodes: int,
+    solver: PlacementSolver,
+    calibration: Calibration | None,
+) -> PlanSearch:
     """Plan on so many nodes, and on no fewer."""
-    tree = flat_tree(workload, num_nodes=num_nodes, num_slots=shape.num_accelerators, shape=shape.name)
+    tree = flat_tree(workload, num_nodes=num_nodes, num_slots=shape.num_accelerators, shape=shape)
     least = (num_nodes - 1) * shape.num_accelerators + 1 - reserved_slots(workload)
     capacity = replace(workload.capacity, min_ranks=max(workload.capacity.min_ranks, least))
-    return search(replace(workload, capacity=capacity), tree, {shape.name: shape}, solver=solver, seed=workload.seed)
+    asked, shapes = replace(workload, capacity=capacity), {shape.name: shape}
+    return search(asked, tree, shapes, solver=solver, seed=workload.seed, calibration=calibration)
 
 
 def _why_not(refused: Mapping[int, PlanSearch]) -> str:

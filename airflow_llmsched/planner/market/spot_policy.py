@@ -46,7 +46,9 @@ class SpotPolicy:
     """A ``RentalPolicy``. ``model`` says what pools are like before anything is known of these, for each mode.
 
     Without ``modes`` there is one: the plan itself, served by all pools. ``stock`` says how on-demand capacity comes
-    and goes, ``max_miss_ratio`` how often it may make a run late.
+    and goes, ``max_miss_ratio`` how often it may make a run late. ``least_gain_s`` is what leaving what
+    is held must gain to the end of the run, beside what the changeover costs, in seconds of on-demand capacity: so that
+    choices that cost alike are not taken in turns when prices or beliefs tremble. No deadline is kept waiting for it.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class SpotPolicy:
         modes: ModeSet | None = None,
         stock: StockModel = ALWAYS,
         max_miss_ratio: float = 0.001,
+        least_gain_s: float = 0.0,
     ) -> None:
         num_modes = 1 if modes is None else len(modes.modes)
         models = [model] * num_modes if isinstance(model, HazardModel) else list(model)
@@ -64,7 +67,7 @@ class SpotPolicy:
         self._models, self._given = models, modes
         if modes is not None:
             self._models = [each if mode.pools else NO_SPOT for each, mode in zip(models, modes.modes, strict=True)]
-        self._stock, self._max_miss_ratio = stock, max_miss_ratio
+        self._stock, self._max_miss_ratio, self._least_gain_s = stock, max_miss_ratio, least_gain_s
         self._tables: dict[int, SpotValues] = {}
 
     def begin(self, terms: SpotTerms, *, num_runs: int, num_pools: int) -> None:
@@ -75,10 +78,14 @@ class SpotPolicy:
         """
         self._modes = ModeSet.only(terms, num_pools=num_pools) if self._given is None else self._given
         _check(self._modes, terms, num_pools=num_pools)
+        longest_way_s_M = self._modes.duration_s_MM().max(axis=0)
         for number, mode in enumerate(self._modes.modes):
             known = self._tables.get(number)
             if known is None or known.terms != mode.terms:
-                self._tables[number] = solve(self._models[number], mode.terms)
+                longest_way_s = float(longest_way_s_M[number])
+                self._tables[number] = solve(
+                    self._models[number], mode.terms, longest_way_s=longest_way_s, least_gain_s=self._least_gain_s
+                )
         self._beliefs: list[PoolBelief | None] = [None] * len(self._modes.modes)
         self._up_ZN = np.zeros((num_pools, num_runs), dtype=np.bool_)
         self._age_s_ZN = np.zeros((num_pools, num_runs))
@@ -97,7 +104,7 @@ class SpotPolicy:
         is_safe_MHN = promise.safe_MHN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND]) & np.isfinite(cost_MHN)
         weighed_MHN = np.where(is_safe_MHN, cost_MHN, np.inf)
         finish_s_MN = promise.finish_s_MN(view, ways.overhead_s_MHN[:, Holding.ON_DEMAND])
-        hurried_MHN = self._hurried_MHN(cost_MHN, finish_s_MN)
+        hurried_MHN = self._hurried_MHN(cost_MHN, finish_s_MN, view, ways)
         choice_MHN = np.where(is_safe_MHN.any(axis=(0, 1)), weighed_MHN, hurried_MHN)
         mode_N, holding_N = ways.best_N(choice_MHN)
         return RentalChoice(holding_N=holding_N, pool_N=pool_MN[mode_N, ways.runs_N], mode_N=mode_N)
@@ -137,7 +144,7 @@ class SpotPolicy:
         return np.where(is_sure_N, 0.0, stated)
 
     def _costs_MHN(self, view: RentalView, ways: _Ways, pool_MN: IntArray) -> FloatArray:
-        costs = []
+        costs, waiting = [], []
         for number, belief in enumerate(self._beliefs):
             assert belief is not None, "seen in this tick"
             costs_of = ChoiceCosts(
@@ -150,13 +157,24 @@ class SpotPolicy:
                 moves_pool_N & (ways.mode_N == number), changeover_s, overhead_s_HN[Holding.SPOT]
             )
             costs.append(costs_of.of_each(view.work_s_N, overhead_s_HN) + ways.entry_cost_s_MHN[number])
-        return np.stack(costs)
+            if ways.waits_M[number]:
+                work_s_N = view.work_s_N + max(self._modes.modes[number].terms.speed_H) * ways.way_there_s_MN[number]
+                waiting.append(costs_of.of_waiting(work_s_N) + ways.cost_there_s_MN[number])
+        cost_MHN = np.stack(costs)
+        if waiting:
+            ways.wait_for_the_best(cost_MHN, np.min(waiting, axis=0))
+        return np.asarray(cost_MHN + self._least_gain_s * ways.leaves_MHN)
 
-    def _hurried_MHN(self, cost_MHN: FloatArray, finish_s_MN: FloatArray) -> FloatArray:
-        """Return what to choose by when nothing is safe: the on-demand capacity that ends soonest, else spot."""
+    def _hurried_MHN(self, cost_MHN: FloatArray, finish_s_MN: FloatArray, view: RentalView, ways: _Ways) -> FloatArray:
+        """Return what to choose by when nothing is safe: the on-demand capacity that ends soonest, else spot.
+
+        Before both a mix that is in time if its spot capacity lasts, as on-demand capacity is not: it works on without.
+        """
         speed_MH = self._modes.speed_MH()
         rank_MHN = np.full(cost_MHN.shape, 1e30)
-        rank_MHN[:, Holding.SPOT] = 1e15 - speed_MH[:, Holding.SPOT, None]
+        lasting_s_MN = ways.overhead_s_MHN[:, Holding.SPOT] + view.work_s_N / speed_MH[:, Holding.SPOT, None]
+        saves_the_day_MN = (lasting_s_MN <= view.left_s) & ~ways.waits_M[:, None]
+        rank_MHN[:, Holding.SPOT] = np.where(saves_the_day_MN, lasting_s_MN, 1e15 - speed_MH[:, Holding.SPOT, None])
         rank_MHN[:, Holding.NOTHING] = 1e20 - speed_MH[:, Holding.NOTHING, None]
         rank_MHN[:, Holding.ON_DEMAND] = finish_s_MN
         return np.where(np.isfinite(cost_MHN), rank_MHN, np.inf)
@@ -182,15 +200,32 @@ class _Ways:
         is_here_MN: BoolArray = self.mode_N == np.arange(len(modes.modes))[:, None]
         is_held_HN: BoolArray = view.holding_N == np.arange(len(Holding))[:, None]
         is_held_MHN = is_here_MN[:, None] & is_held_HN
+        self.leaves_MHN: BoolArray = ~is_held_MHN & (view.holding_N != Holding.NOTHING)
         self.overhead_s_MHN: FloatArray = np.where(
             is_held_MHN, view.overhead_s_N, modes.duration_s_MM()[self.mode_N].T[:, None]
         )
         in_stock_N = np.ones(num_runs, dtype=np.bool_) if view.in_stock_N is None else view.in_stock_N
-        self.demand_there_MN: BoolArray = in_stock_N | is_held_MHN[:, Holding.ON_DEMAND]
+        in_stock_MN = in_stock_N if view.in_stock_MN is None else in_stock_N & view.in_stock_MN
+        self.demand_there_MN: BoolArray = in_stock_MN | is_held_MHN[:, Holding.ON_DEMAND]
         self.entry_cost_s_MHN: FloatArray = np.repeat(modes.cost_s_MM()[self.mode_N].T[:, None], len(Holding), axis=1)
         # To wait elsewhere is to wait here: a run moves when it takes something.
-        waits_M1 = ~(modes.speed_MH()[:, Holding.NOTHING] > 0)[:, None]
-        self.entry_cost_s_MHN[:, Holding.NOTHING][waits_M1 & ~is_here_MN] = np.inf
+        self.waits_M: BoolArray = ~(modes.speed_MH()[:, Holding.NOTHING] > 0)
+        is_other_wait_MN = self.waits_M[:, None] & ~is_here_MN & self.waits_M[self.mode_N]
+        self.entry_cost_s_MHN[:, Holding.NOTHING][is_other_wait_MN] = np.inf
+        self.cost_there_s_MN: FloatArray = modes.cost_s_MM()[self.mode_N].T
+        changeover_s_M = np.array([mode.terms.changeover_s for mode in modes.modes])
+        self.way_there_s_MN: FloatArray = np.maximum(
+            0.0, modes.duration_s_MM()[self.mode_N].T - changeover_s_M[:, None]
+        )
+
+    def wait_for_the_best(self, cost_MHN: FloatArray, waiting_N: FloatArray) -> None:
+        """Have it cost no more to wait than it does for whichever mode is best, the way there included.
+
+        Who waits is in no mode: were waiting here priced by what comes after it here alone, a run would take what is
+        elsewhere, and once there would rather have waited. In a mix nobody waits.
+        """
+        here = (self.mode_N, np.full(len(self.runs_N), int(Holding.NOTHING)), self.runs_N)
+        cost_MHN[here] = np.where(self.waits_M[self.mode_N], np.minimum(cost_MHN[here], waiting_N), cost_MHN[here])
 
     def best_N(self, choice_MHN: FloatArray) -> tuple[IntArray, IntArray]:
         """Return mode and holding of the least; what is held, if nothing is better by what a change is worth."""

@@ -113,11 +113,16 @@ class SpotValues:
         return np.asarray(self.cost_TSKW[..., below] * (1 - share) + self.cost_TSKW[..., below + 1] * share)
 
 
-def solve(model: HazardModel, terms: SpotTerms) -> SpotValues:
-    """Fill the table backwards from the deadline."""
+def solve(model: HazardModel, terms: SpotTerms, *, longest_way_s: float = 0.0, least_gain_s: float = 0.0) -> SpotValues:
+    """Fill the table backwards from the deadline.
+
+    ``longest_way_s`` is the longest that it takes to get here from another mode: it is work that has yet to be done.
+    ``least_gain_s`` is what leaving capacity must gain beside the changeover: it is counted as if it had to be paid.
+    """
     cell_s = terms.time_s / NUM_CELLS
-    step = _Step(model, terms, cell_s)
-    num_work_cells = int(np.ceil((terms.work_s + 2 * terms.changeover_s * max(terms.speed_H)) / cell_s)) + 2
+    step = _Step(model, terms, cell_s, least_gain_s)
+    overhead_s = terms.changeover_s + max(terms.changeover_s, min(longest_way_s, terms.time_s))
+    num_work_cells = int(np.ceil((terms.work_s + overhead_s * max(terms.speed_H)) / cell_s)) + 2
     cost = np.zeros((NUM_CELLS + 1, States.NUM, model.num_classes, num_work_cells), dtype=np.float32)
     cost[0] = LATE_COST_RATIO * cell_s * np.arange(num_work_cells)
     for cell in range(1, NUM_CELLS + 1):
@@ -133,8 +138,9 @@ def advance_F(cell_s: float) -> FloatArray:
 class _Step:
     """One cell of time, backwards."""
 
-    def __init__(self, model: HazardModel, terms: SpotTerms, cell_s: float) -> None:
+    def __init__(self, model: HazardModel, terms: SpotTerms, cell_s: float, least_gain_s: float) -> None:
         self._cell_s = cell_s
+        self._least_gain_s = np.float32(least_gain_s)
         self._terms = terms
         self._lost_FK1 = -np.expm1(-model.loss_per_s_KF * cell_s).T[..., None].astype(np.float32)
         self._back_FK1 = -np.expm1(-model.return_per_s_KF * cell_s).T[..., None].astype(np.float32)
@@ -154,9 +160,14 @@ class _Step:
         take_demand_down = self._taken(demand_down, *on_demand)
         _block(out, States.IDLE_UP)[:] = _least(keep_up, take_spot, take_demand_up)
         _block(out, States.IDLE_DOWN)[:] = _least(keep_down, take_demand_down)
-        _block(out, States.SPOT)[:] = _least(self._kept(spot, *on_spot), take_up, take_demand_up)
-        _block(out, States.ON_DEMAND_UP)[:] = _least(self._kept(demand_up, *on_demand), take_spot, take_up)
-        _block(out, States.ON_DEMAND_DOWN)[:] = _least(self._kept(demand_down, *on_demand), take_down)
+        spot_left, demand_left = _least(take_up, take_demand_up), _least(take_spot, take_up)
+        _block(out, States.SPOT)[:] = _least(self._kept(spot, *on_spot), self._least_gain_s + spot_left)
+        _block(out, States.ON_DEMAND_UP)[:] = _least(
+            self._kept(demand_up, *on_demand), self._least_gain_s + demand_left
+        )
+        _block(out, States.ON_DEMAND_DOWN)[:] = _least(
+            self._kept(demand_down, *on_demand), self._least_gain_s + take_down
+        )
         out[..., 0] = 0.0
 
     def _kept(self, after: _Table, price: float, speed: float) -> _Table:

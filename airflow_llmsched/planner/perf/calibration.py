@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -35,6 +36,20 @@ _HALF_NORMAL = (0.1257, 0.3853, 0.6745, 1.0364, 1.6449)
 """Quantiles 0.1, 0.3, 0.5, 0.7 and 0.9 of |x| for standard normal x."""
 
 
+HOST_BOUND_RATIO = 0.25
+"""Share of a step from which on its wait for the host decides how far the prediction is off. An assumption."""
+
+
+class StepKind(StrEnum):
+    """What decides how far the prediction of a step is off."""
+
+    PLAIN = "plain"
+    MIXTURE = "mixture"
+    """A mixture of experts."""
+    HOST_BOUND = "host_bound"
+    """A step of any model that waits for the host to launch kernels: how long, hangs on software that nobody states."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedKind:
     """What was fitted to the measurements of one generation of accelerators.
@@ -42,15 +57,17 @@ class FittedKind:
     Attributes:
         rates: the fit.
         error_ratio: half-width of the band that should hold ``COVERED_RATIO`` of steps: measured is at most that much
-            above or below what is predicted.
+            above or below what is predicted. For plain steps.
         left_out_error_ratio: median error of measurements when those of their model and source are not fitted on.
         num_rows_by_source: where the measurements came from.
+        error_ratio_by_kind: half-width of the bands of other steps; those of a kind that is not there have the same.
     """
 
     rates: Rates
     error_ratio: float
     left_out_error_ratio: float
     num_rows_by_source: Mapping[str, int]
+    error_ratio_by_kind: Mapping[StepKind, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +87,16 @@ class Calibration:
         kind = self.kinds.get(generation)
         return prior_of_generation(generation) if kind is None else kind.rates
 
-    def error_ratio(self, accelerator: Accelerator) -> float:
-        """Return the half-width of the band for steps on an accelerator, fitted or not."""
-        kind = self.kinds.get(generation_of(accelerator))
-        return band_error_ratio(np.zeros(0), np.zeros(0)) if kind is None else kind.error_ratio
+    def error_ratio(self, accelerator: Accelerator, of: StepKind = StepKind.PLAIN) -> float:
+        """Return the half-width of the band for steps of a kind on an accelerator, fitted or not."""
+        return self.error_ratio_of_generation(generation_of(accelerator), of)
+
+    def error_ratio_of_generation(self, generation: str, of: StepKind = StepKind.PLAIN) -> float:
+        """Return the half-width of the band for steps on a generation, fitted or not."""
+        kind = self.kinds.get(generation)
+        if kind is None:
+            return band_error_ratio(np.zeros(0), np.zeros(0))
+        return kind.error_ratio_by_kind.get(of, kind.error_ratio)
 
 
 @cache
@@ -81,6 +104,11 @@ def packaged() -> Calibration:
     """Return the calibration that comes with the package."""
     name = "calibration.toml"
     return from_toml(resources.files(f"{__package__}.data").joinpath(name).read_text("utf-8"), name=name)
+
+
+def over_packaged(own: Calibration) -> Calibration:
+    """Return a deployment's calibration, with what comes with the package for generations that it never measured."""
+    return replace(own, kinds={**packaged().kinds, **own.kinds})
 
 
 def rates_of(accelerator: Accelerator) -> Rates:
@@ -109,6 +137,9 @@ def to_toml(calibration: Calibration) -> str:
     for generation, kind in sorted(calibration.kinds.items()):
         lines += ["", f"[fitted.{generation}]"]
         lines += [f"error_ratio = {kind.error_ratio:.4f}", f"left_out_error_ratio = {kind.left_out_error_ratio:.4f}"]
+        if kind.error_ratio_by_kind:
+            lines += ["", f"[fitted.{generation}.error_ratio_by_kind]"]
+            lines += [f"{of} = {ratio:.4f}" for of, ratio in sorted(kind.error_ratio_by_kind.items())]
         lines += ["", f"[fitted.{generation}.rates]"]
         lines += [f"{each.name} = {getattr(kind.rates, each.name):.5g}" for each in fields(Rates)]
         lines += ["", f"[fitted.{generation}.num_rows_by_source]"]
@@ -153,6 +184,7 @@ def _kind(plain: Mapping[str, Any]) -> FittedKind:
         error_ratio=plain["error_ratio"],
         left_out_error_ratio=plain["left_out_error_ratio"],
         num_rows_by_source=plain["num_rows_by_source"],
+        error_ratio_by_kind={StepKind(of): ratio for of, ratio in plain.get("error_ratio_by_kind", {}).items()},
     )
 
 

@@ -27,11 +27,16 @@ NUM_CHANNELS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Link:
-    """The one-way rate at which one rank's data moves over it, and the cost of one hop."""
+    """The one-way rate at which one rank's data moves over it, and the cost of one hop.
+
+    ``pair_ratio`` is the share of that rate that two members alone have between them, who may be joined by one of
+    several links.
+    """
 
     bytes_per_s: Number
     latency_s: Number
     reduces: bool = False
+    pair_ratio: Number = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +60,7 @@ class Span:
         return Link(
             bytes_per_s=np.where(leaves_C, self.outer.bytes_per_s, self.inner.bytes_per_s),
             latency_s=np.where(leaves_C, self.outer.latency_s, self.inner.latency_s),
+            pair_ratio=np.where(leaves_C, self.outer.pair_ratio, self.inner.pair_ratio),
         )
 
 
@@ -73,7 +79,8 @@ def all_reduce_s(*, num_bytes: Number, span: Span) -> FloatArray:
 
     Ring: a reduce-scatter and an all-gather. Tree: up and down, logarithmic in domains. In a domain whose switches
     reduce, each rank sends its buffer once, reads 1/m of the sum and has it multicast; between domains, switches that
-    reduce take the buffer once instead of twice.
+    reduce take the buffer once instead of twice, up and down a tree of their own. A reduce-scatter or an all-gather
+    gains nothing there: a rank's card has to carry the whole buffer one way however it is added up.
     """
     whole = np.asarray(num_bytes, dtype=np.float64)
     alone_C = span.size_C <= 1
@@ -88,8 +95,10 @@ def all_reduce_s(*, num_bytes: Number, span: Span) -> FloatArray:
         share_C = (1 + 1 / span.members_C) / (2 * (span.size_C - 1) / np.maximum(span.size_C, 1) + 1e-12)
         inner_bytes = whole * np.where(span.members_C > 2, np.minimum(share_C, 1), 1) if span.inner.reduces else whole
         outer_bytes = whole / 2 if span.outer.reduces else whole
-        few_hops_s = 2 * np.asarray(span.inner.latency_s) + np.where(
-            span.domains_C > 1, 2 * np.ceil(np.log2(span.domains_C)) * np.asarray(span.outer.latency_s), 0.0
+        inner_hops_C = 1 if span.inner.reduces else span.members_C - 1
+        outer_hops_C = np.minimum(span.domains_C - 1, 1) if span.outer.reduces else np.ceil(np.log2(span.domains_C))
+        few_hops_s = 2 * (
+            inner_hops_C * np.asarray(span.inner.latency_s) + outer_hops_C * np.asarray(span.outer.latency_s)
         )
         best_s = np.minimum(best_s, few_hops_s + 2 * _transfer_s(span, inner_bytes, outer_bytes))
     return np.where(alone_C, 0.0, best_s)
@@ -115,8 +124,8 @@ def all_to_all_s(*, num_bytes: Number, span: Span, num_copies: int = 1) -> Float
 
 
 def point_to_point_s(*, num_bytes: Number, link: Link) -> FloatArray:
-    """One message."""
-    return np.asarray(link.latency_s + np.asarray(num_bytes) / link.bytes_per_s)
+    """One message, over what joins the two that exchange it."""
+    return np.asarray(link.latency_s + np.asarray(num_bytes) / (link.bytes_per_s * np.asarray(link.pair_ratio)))
 
 
 def _ring_hops_s(span: Span) -> FloatArray:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_llmsched.domain.software import LossKernel
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES
 from airflow_llmsched.planner.perf.layer_work import LayerWork
 from airflow_llmsched.planner.perf.ops import Operation, Part
-from airflow_llmsched.planner.perf.software import LossKernel
 
 FUSED_LOSS_BYTES = (10.0, 6.0)
 """Bytes per logit, forward and backward, where the loss is one kernel: FP32 read twice and scaled in place."""

@@ -32,6 +32,13 @@ al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud")
 """
 
 
+def node_power_w(shape: NodeShape) -> float | None:
+    """Return what a node draws at full use, in watts; None where nobody states it."""
+    if unknown_power(shape):
+        return None
+    return shape.num_accelerators * shape.accelerator.power_limit_w + shape.host.power_w
+
+
 def unknown_power(shape: NodeShape) -> str:
     """Return why nothing can be said of a machine's joules; empty where its power is stated."""
     name = shape.accelerator.name

@@ -48,8 +48,9 @@ _NOT_HELD = """\
 ## What is not held
 
 - Which rates kernels and links really reach: that is fitted (`rates.toml`), and grows with what was measured.
-- Whether an operator has switched on reduction in its switches (SHARP): `reduces` says only that the network can.
-- Oversubscription between racks and pods: the topology that a plan is made for says that.
+- Whether an operator has switched on reduction in its switches (SHARP): `reduces` says only that the network can, the
+  topology that a plan is made for (`switches_reduce`, `llmsched plan --sharp`) that it does.
+- Oversubscription between racks and pods: the topology says that, too (`TopologyTree.network`).
 - Accelerators that are made for inference alone or are not for hire.
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.roles import RoleKind
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BatchPhase,
@@ -14,12 +16,10 @@ from airflow_llmsched.domain.workload import (
     OptimizerKind,
     OptimizerSpec,
     PrecisionSpec,
-    RoleKind,
     TrainingStage,
     WorkloadSpec,
 )
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_trained_parameters
-from airflow_llmsched.planner.perf.software import Software
 
 FORMAT_BYTES = {
     NumberFormat.FP32: 4,
@@ -94,6 +94,7 @@ def job_of(workload: WorkloadSpec, phase: BatchPhase | None = None) -> Transform
         lora_targets=workload.lora_targets,
         freezes_encoder=workload.freezes_encoder,
         compression=workload.compression,
+        software=workload.software,
         num_loaders=sum(role.num_ranks or 0 for role in workload.roles if role.kind is RoleKind.DATA_LOADER) or None,
     )
 

@@ -156,7 +156,7 @@ class LayerWork:
         forward = self.device.sweep((2 * e + dropout) * scores_C, num_kernels=1 + (dropout > 0))
         backward = self.device.sweep((3 * e + dropout) * scores_C, num_kernels=1 + (dropout > 0))
         plain = self.device.sweep((8 * e + 2) * scores_C, num_kernels=5)
-        is_plain_C = np.asarray(heads_C % software.softmax_heads_multiple != 0, dtype=np.float64)
+        is_plain_C = np.asarray(heads_C % software.num_heads_per_softmax != 0, dtype=np.float64)
         return Operation(
             part=Part.CORE, forward=forward + plain.times(is_plain_C), backward=backward + plain.times(is_plain_C)
         )

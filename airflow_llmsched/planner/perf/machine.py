@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from airflow_llmsched.domain.hardware import NodeShape
+from airflow_llmsched.domain.hardware import Fabric, FabricTopology, NodeShape
 from airflow_llmsched.planner.layout_table import BoolArray, IntArray
-from airflow_llmsched.planner.perf.calibration import packaged, rates_of
-from airflow_llmsched.planner.perf.collectives import Link, Span
+from airflow_llmsched.planner.perf.calibration import Calibration, StepKind, packaged, rates_of
+from airflow_llmsched.planner.perf.collectives import Link, Number, Span
 from airflow_llmsched.planner.perf.rates import Rates
 
 
@@ -22,19 +22,30 @@ class Machine:
     """A flat machine: one node shape, and how many consecutive ranks share a node.
 
     ``ranks_per_node_C`` is the smallest such number of a placement: the node with fewest ranks has fewest links.
-    ``rates`` are what the accelerator and its links reach; None: what is known of its kind. ``error_ratio`` is the
-    half-width of the band about predictions with them; None: that of the packaged calibration.
+    ``joined_ranks_C`` are how many consecutive ranks the fastest links join; None: as many as the shape says.
+    ``rates`` are what the accelerator and its links reach; None: what ``calibration`` says, and without one what comes
+    with the package. ``switches_reduce`` says that the operator has switched reduction on in the network's switches.
     """
 
     shape: NodeShape
     ranks_per_node_C: IntArray
     rates: Rates | None = None
-    error_ratio: float | None = None
+    calibration: Calibration | None = None
+    joined_ranks_C: IntArray | None = None
+    switches_reduce: bool = False
 
     @property
     def reached(self) -> Rates:
         """Rates to reckon with."""
-        return rates_of(self.shape.accelerator) if self.rates is None else self.rates
+        if self.rates is not None:
+            return self.rates
+        chip = self.shape.accelerator
+        return rates_of(chip) if self.calibration is None else self.calibration.rates_of(chip)
+
+    @property
+    def places_C(self) -> tuple[IntArray, ...]:
+        """Columns by which candidates differ in where they run; the same arrays each time."""
+        return (self.ranks_per_node_C, *([] if self.joined_ranks_C is None else [self.joined_ranks_C]))
 
     @property
     def domain_ranks_C(self) -> IntArray:
@@ -42,20 +53,21 @@ class Machine:
 
         Of a rack a power of two is used: groups of ranks are such, and would straddle racks of 72 otherwise.
         """
-        island = self.shape.island
-        if island is None or (island.num_accelerators or 0) <= self.shape.num_accelerators:
+        if self.joined_ranks_C is not None:
+            return self.joined_ranks_C
+        if not self.shape.island_joins_nodes:
             return self.ranks_per_node_C
-        whole = 1 << (island.num_accelerators or 1).bit_length() - 1
+        whole = power_of_two_within(self.shape.scale_up_size)
         return np.where(self.ranks_per_node_C == self.shape.num_accelerators, whole, self.ranks_per_node_C)
 
-    @property
-    def claimed_error_ratio(self) -> float:
-        """Half-width of the band to claim for predictions."""
-        return packaged().error_ratio(self.shape.accelerator) if self.error_ratio is None else self.error_ratio
+    def claimed_error_ratio(self, of: StepKind) -> float:
+        """Half-width of the band to claim for predictions of steps of a kind."""
+        return (self.calibration or packaged()).error_ratio(self.shape.accelerator, of)
 
     def take(self, chosen: IntArray) -> Machine:
         """Return the machine of some candidates, by index."""
-        return replace(self, ranks_per_node_C=self.ranks_per_node_C[chosen])
+        joined_C = None if self.joined_ranks_C is None else self.joined_ranks_C[chosen]
+        return replace(self, ranks_per_node_C=self.ranks_per_node_C[chosen], joined_ranks_C=joined_C)
 
     def span(self, *, stride_C: IntArray, size_C: IntArray) -> Span:
         """Return where groups of ``size_C`` ranks, ``stride_C`` apart, have their members."""
@@ -68,19 +80,28 @@ class Machine:
             size_C=size_C,
             members_C=members_C,
             domains_C=-(-size_C // members_C),
-            inner=self.inner_of(self._bridged_C(stride_C * size_C)),
+            inner=self.inner_of(members_C=members_C, bridged_C=self._bridged_C(stride_C * size_C)),
             outer=self.outer,
         )
 
-    def inner_of(self, bridged_C: BoolArray) -> Link:
-        """Return the links inside a node; those of its islands for groups that lie within one each."""
-        island, rates, inner = self.shape.island, self.reached, self.inner
+    def inner_of(self, *, members_C: IntArray, bridged_C: BoolArray) -> Link:
+        """Return the links of groups inside a node; those of its islands for groups that lie within one each.
+
+        Where each accelerator has a link to each other, a group has those between its members.
+        """
+        shape, rates, inner = self.shape, self.reached, self.inner
+        used, pair = _links_used(shape.intra_node, members_C, of=shape.num_accelerators)
+        inner = replace(inner, bytes_per_s=inner.bytes_per_s * used, pair_ratio=pair)
+        island = shape.island
         if island is None or not bridged_C.any():
             return inner
+        used, pair = _links_used(island.fabric, members_C, of=island.num_accelerators or 1)
+        bridge_bytes_per_s = island.bandwidth_bytes_per_s * rates.node_link_ratio * used
         return Link(
-            bytes_per_s=np.where(bridged_C, island.bandwidth_bytes_per_s * rates.node_link_ratio, inner.bytes_per_s),
+            bytes_per_s=np.where(bridged_C, bridge_bytes_per_s, inner.bytes_per_s),
             latency_s=np.where(bridged_C, island.fabric.latency_s * rates.latency_ratio, inner.latency_s),
             reduces=inner.reduces,
+            pair_ratio=np.where(bridged_C, pair, inner.pair_ratio),
         )
 
     def _bridged_C(self, reach_C: IntArray) -> BoolArray:
@@ -106,7 +127,29 @@ class Machine:
         return Link(
             bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * rates.network_ratio,
             latency_s=shape.inter_node_latency_s * rates.latency_ratio,
+            reduces=self.switches_reduce and shape.inter_node.reduces_in_network,
         )
+
+
+LINKS_OF_A_CHIP = {FabricTopology.TORUS_2D: 4, FabricTopology.TORUS_3D: 6}
+"""Links of a chip on a torus, of which one leads to each neighbour."""
+
+
+def _links_used(fabric: Fabric, members_C: IntArray, *, of: int) -> tuple[Number, Number]:
+    """Return the share of its links that an accelerator uses in a group, and the share of those that one pair has.
+
+    On a full mesh of ``of`` accelerators these are the links to the other members, one to each. On a torus a group is
+    taken to lie so that it uses all, and a pair to be neighbours, with one link.
+    """
+    if fabric.topology is FabricTopology.FULL_MESH and of > 1:
+        peers_C = np.clip(members_C - 1, 1, of - 1)
+        return peers_C / (of - 1), 1 / peers_C
+    return 1.0, 1 / LINKS_OF_A_CHIP.get(fabric.topology, 1)
+
+
+def power_of_two_within(number: int) -> int:
+    """Return the largest power of two that is not above a positive number."""
+    return 1 << number.bit_length() - 1
 
 
 def bridged_size(shape: NodeShape) -> int:

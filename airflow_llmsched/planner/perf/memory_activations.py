@@ -14,6 +14,7 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import LossKernel
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import (
     MODULE_BIT,
@@ -27,7 +28,6 @@ from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds
 from airflow_llmsched.planner.perf.memory_states import ceil_div, layers_with_ahead
 from airflow_llmsched.planner.perf.parameters import num_mlp_matrices, shared_expert_size
-from airflow_llmsched.planner.perf.software import LossKernel
 from airflow_llmsched.planner.perf.stages import StageLayers, num_in_flight_C
 
 SELECTIVE, FULL, MODULES = (

@@ -100,11 +100,11 @@ class MicroBatch:
 
 def slowest_micro_batch(job: TransformerJob, table: LayoutTable, machine: Machine) -> MicroBatch:
     """Price one micro-batch. Raises ``KeyError`` when the accelerator lacks the job's number format."""
-    by_stage = factor(table, STAGE_COLUMNS, beside=(machine.ranks_per_node_C,))
+    by_stage = factor(table, STAGE_COLUMNS, beside=machine.places_C)
     ones_U = np.ones(len(by_stage.first_U), dtype=np.int64)
     stages = replace(by_stage.table, num_micro_batches_C=ones_U)
     here = machine.take(by_stage.first_U)
-    by_layer = factor(stages, LAYER_COLUMNS, beside=(here.ranks_per_node_C,))
+    by_layer = factor(stages, LAYER_COLUMNS, beside=here.places_C)
     kinds = distinct_kinds(job.model)
     work = LayerWork(job=job, table=by_layer.table, device=Device.of(job, machine.shape.accelerator, machine.reached))
     there = here.take(by_layer.first_U)

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_llmsched.domain.hardware import Accelerator, NumberFormat
+from airflow_llmsched.domain.software import AttentionKernel
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.rates import Rates, attention_speedup, clock_ratio
-from airflow_llmsched.planner.perf.software import AttentionKernel
 
 Number = float | npt.NDArray[Any]
 

@@ -46,7 +46,7 @@ def transfer_s(job: TransformerJob, table: LayoutTable, machine: Machine, micro_
     each other in every micro-batch. With chunks a message travels beside the next chunk (Megatron-Core's default),
     and only filling and draining wait for it.
     """
-    found = factor(table, TRANSFER_COLUMNS, beside=(machine.ranks_per_node_C,))
+    found = factor(table, TRANSFER_COLUMNS, beside=machine.places_C)
     one_s = found.spread(_one_transfer_s(job, found.table, machine.take(found.first_U)))
     m_C = table.num_micro_batches_C
     is_hidden_C = (table.vp_C > 1) & machine.shape.overlaps_communication

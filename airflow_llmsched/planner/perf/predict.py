@@ -12,12 +12,12 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import Accelerator
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
-from airflow_llmsched.planner.perf.calibration import rates_of
+from airflow_llmsched.planner.perf.calibration import StepKind, rates_of
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.measured import MeasuredStep
 from airflow_llmsched.planner.perf.rates import Rates
-from airflow_llmsched.planner.perf.step import model_flop_per_step, step_terms
+from airflow_llmsched.planner.perf.step import model_flop_per_step, step_terms, waits_for_host
 
 
 class MeasuredSteps:
@@ -38,6 +38,15 @@ class MeasuredSteps:
             rated = replace(machine, rates=rates(machine.shape.accelerator))
             found_M[rows_M] = np.sum(list(step_terms(job, table, rated).values()), axis=0)
         return found_M
+
+    def kinds(self, rates: Callable[[Accelerator], Rates] = rates_of) -> Sequence[StepKind]:
+        """Return what decides how far the prediction of each step is off."""
+        waits_M = np.zeros(len(self.steps), dtype=np.bool_)
+        for job, table, machine, rows_M in self._groups:
+            rated = replace(machine, rates=rates(machine.shape.accelerator))
+            waits_M[rows_M] = waits_for_host(step_terms(job, table, rated))
+        own = (StepKind.PLAIN if step.job.model.experts is None else StepKind.MIXTURE for step in self.steps)
+        return [StepKind.HOST_BOUND if waits else kind for kind, waits in zip(own, waits_M.tolist(), strict=True)]
 
     def model_flop_M(self) -> FloatArray:
         """Return the operations that MFU counts, of each step."""

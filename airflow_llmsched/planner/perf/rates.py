@@ -102,11 +102,6 @@ Links and tiles are known best: nccl-tests publishes what collectives reach, and
 the chip."""
 
 
-def prior_of(accelerator: Accelerator) -> Rates:
-    """Return what is expected of a kind before anything was measured on it."""
-    return prior_of_generation(generation_of(accelerator))
-
-
 def generation_of(accelerator: Accelerator) -> str:
     """Return which kinds an accelerator is like; one that nobody knows is like no other."""
     generation: str = _table()["generation"].get(accelerator.name, accelerator.name)

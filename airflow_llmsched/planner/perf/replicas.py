@@ -131,7 +131,7 @@ def tied_embedding_s(job: TransformerJob, table: LayoutTable, machine: Machine) 
     """First and last stage add up their gradients of a tied embedding, once a step."""
     if not job.model.tied_embeddings:
         return np.zeros(len(table))
-    found = factor(table, ENDS_COLUMNS, beside=(machine.ranks_per_node_C,))
+    found = factor(table, ENDS_COLUMNS, beside=machine.places_C)
     few = found.table
     num_bytes = FORMAT_BYTES[job.precision.gradients] * job.model.vocab_size * job.model.hidden_size / few.tp_C
     ends = machine.take(found.first_U).span(
@@ -141,7 +141,7 @@ def tied_embedding_s(job: TransformerJob, table: LayoutTable, machine: Machine) 
 
 
 def _traffic(job: TransformerJob, table: LayoutTable, machine: Machine) -> Traffic:
-    found = factor(table, TRAFFIC_COLUMNS, beside=(machine.ranks_per_node_C,))
+    found = factor(table, TRAFFIC_COLUMNS, beside=machine.places_C)
     few, here = found.table, machine.take(found.first_U)
     rank = heaviest_rank(job, few)
     dense = _group_traffic(

@@ -12,7 +12,8 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
-from airflow_llmsched.planner.layout_table import MODULE_BIT, FloatArray, LayoutTable
+from airflow_llmsched.planner.layout_table import MODULE_BIT, BoolArray, FloatArray, LayoutTable
+from airflow_llmsched.planner.perf.calibration import HOST_BOUND_RATIO
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.loading import exposed_loading_s, loading_s
@@ -52,6 +53,11 @@ def step_terms(job: TransformerJob, table: LayoutTable, machine: Machine) -> dic
         network_s=np.where(leaves_domain_C, terms["data_parallel"], 0.0),
     )  # fmt: skip
     return terms | {"data_loading": exposed_loading_s(job, load_s, terms)}
+
+
+def waits_for_host(terms_s: Mapping[str, FloatArray]) -> BoolArray:
+    """Say which steps wait so long for the host that this decides how far predictions are off."""
+    return np.asarray(terms_s["launch"] > HOST_BOUND_RATIO * np.sum(list(terms_s.values()), axis=0))
 
 
 def step_breakdown(

@@ -19,7 +19,13 @@ from airflow_llmsched.planner.placement.feasible import NodeTable
 def group_of_rank_R(layout: ParallelLayout, group: RankGroup) -> IntArray:
     """Return the number of the group that each rank belongs to."""
     ranks_R = np.arange(layout.world_size, dtype=np.int64)
-    stride, size = {
+    stride, size = stride_and_size(layout, group)
+    return ranks_R // (stride * size) * stride + ranks_R % stride
+
+
+def stride_and_size(layout: ParallelLayout, group: RankGroup) -> tuple[int, int]:
+    """Return how far apart the ranks of each such group are numbered, and how many it has."""
+    return {
         RankGroup.GANG: (1, layout.world_size),
         RankGroup.TP: (1, layout.tp),
         RankGroup.CP: (layout.tp, layout.cp),
@@ -27,7 +33,6 @@ def group_of_rank_R(layout: ParallelLayout, group: RankGroup) -> IntArray:
         RankGroup.DP: (layout.tp * layout.cp, layout.dp),
         RankGroup.PP: (layout.tp * layout.cp * layout.dp, layout.pp),
     }[group]
-    return ranks_R // (stride * size) * stride + ranks_R % stride
 
 
 def domain_of_rank_R(placement: Placement, tree: TopologyTree, *, level: str) -> IntArray:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_llmsched.registry import DEFAULT_SOLVER
+
 if TYPE_CHECKING:
+    from airflow_llmsched.domain.fleet import Cluster
+    from airflow_llmsched.domain.hardware import NodeShape
     from airflow_llmsched.domain.identity import NodeId
     from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
     from airflow_llmsched.domain.plan import PlanSearch
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.planner.layout_table import Expresses
     from airflow_llmsched.planner.perf.calibration import Calibration
+    from airflow_llmsched.planner.placement.front import Front
     from airflow_llmsched.ports import Engine, PlacementSolver
 
 
@@ -22,7 +27,8 @@ class PlacementHook(BaseHook):
     """Topology, placement and planning on one engine.
 
     Args:
-        engine: name of an engine adapter (entry-point group ``airflow_llmsched.engines``).
+        engine: name of an engine adapter (entry-point group ``airflow_llmsched.engines``), of a cluster in the
+            deployment's fleet file, or ``fleet`` for all of these; the last two take no options.
         engine_options: JSON-safe options of the engine. ``root`` defaults to a folder below the state root.
         solver: name of a placement solver (entry-point group ``airflow_llmsched.placement_solvers``).
     """
@@ -30,7 +36,7 @@ class PlacementHook(BaseHook):
     hook_name = "LLM placement"
 
     def __init__(
-        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, solver: str = "bestfit"
+        self, *, engine: str = "local", engine_options: Mapping[str, Any] | None = None, solver: str = DEFAULT_SOLVER
     ) -> None:
         super().__init__()
         self.engine_name = engine
@@ -39,9 +45,9 @@ class PlacementHook(BaseHook):
 
     def get_conn(self) -> Engine:
         """Return the engine adapter."""
-        from airflow_llmsched.provider.engine import open_engine
+        from airflow_llmsched.provider.run_engine import open_run_engine
 
-        return open_engine(self.engine_name, self.engine_options)
+        return open_run_engine(self.engine_name, self.engine_options)
 
     def topology(self) -> TopologyTree:
         """Return the engine's nodes with what is free now. Raises ``CouldNotLookError``."""
@@ -50,6 +56,15 @@ class PlacementHook(BaseHook):
     def place(self, problem: PlacementProblem, *, time_limit_s: float = 5.0, seed: int = 0) -> Placed | NotPlaced:
         """Place one gang."""
         return self._solver().place(problem, time_limit_s=time_limit_s, seed=seed)
+
+    def trade_offs(self, problem: PlacementProblem, *, max_options: int = 64) -> Front | NotPlaced:
+        """Return the placements of one gang that no other beats in all objectives, for gangs on some dozen nodes.
+
+        ``Front.best(weights)`` chooses one; see :func:`~airflow_llmsched.planner.placement.front.placement_front`.
+        """
+        from airflow_llmsched.planner.placement.front import placement_front
+
+        return placement_front(problem, max_options=max_options)
 
     def plan(self, workload: WorkloadSpec, *, excluded: frozenset[NodeId] = frozenset()) -> PlanSearch:
         """Return the Pareto plans for what is free now, best by the workload's objective first."""
@@ -71,19 +86,26 @@ class PlacementHook(BaseHook):
             DataError: what is kept there cannot be read.
             StoreError: the state root could not be asked.
         """
+        from airflow_llmsched.planner.clusters import search_clusters
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
 
-        return search(
-            workload,
-            tree,
-            node_shapes(),
-            solver=self._solver(),
-            excluded=excluded,
-            seed=workload.seed,
-            expresses=expresses,
-            calibration=self.calibration(),
-        )
+        def search_on(tree: TopologyTree, shapes: Mapping[str, NodeShape]) -> PlanSearch:
+            return search(
+                workload,
+                tree,
+                shapes,
+                solver=self._solver(),
+                excluded=excluded,
+                seed=workload.seed,
+                expresses=expresses,
+                calibration=self.calibration(),
+            )
+
+        clusters = self._clusters()
+        if not clusters:
+            return search_on(tree, node_shapes())
+        return search_clusters(workload, tree, node_shapes(), clusters=clusters, search=search_on)
 
     def calibration(self) -> Calibration | None:
         """Return what ``llmsched calibrate`` kept at the state root, or None. Raises as :meth:`plan_on`."""
@@ -92,6 +114,14 @@ class PlacementHook(BaseHook):
         from airflow_llmsched.provider.config import state_root
 
         return calibration_file.load(open_store(state_root()))
+
+    def _clusters(self) -> Sequence[Cluster]:
+        """Return the terms of the clusters that the engine stands for; none where it is an adapter."""
+        from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
+        from airflow_llmsched.provider.engine import deployment_fleet
+
+        fleet = deployment_fleet()
+        return clusters_of(self.engine_name, fleet) if names_cluster(self.engine_name, fleet) else ()
 
     def _solver(self) -> PlacementSolver:
         from airflow_llmsched.registry import AdapterGroup, load

@@ -55,7 +55,7 @@ class EngineOperator(RunOperator):
     """Base of the operators that ask an engine.
 
     Args:
-        engine: name of an engine adapter.
+        engine: name of an engine adapter, of a cluster in the deployment's fleet file, or ``fleet`` for all of these.
         engine_options: JSON-safe options of the engine; ``root`` defaults to a folder below the state root.
 
     Others as in ``RunOperator``.
@@ -69,6 +69,12 @@ class EngineOperator(RunOperator):
         super().__init__(**kwargs)
         self.engine = engine
         self.engine_options = dict(engine_options or {})
+
+    def options_in(self, scope: RunScope) -> dict[str, Any]:
+        """Return the engine's options for a run: they name it where the engine's machines are what it rents."""
+        from airflow_llmsched.provider.run_engine import options_of_run
+
+        return options_of_run(self.engine_options, scope.run_key)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.domain.lease import Lease
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.errors import LlmschedError
+    from airflow_llmsched.provider.clouds import Clouds
     from airflow_llmsched.provider.rentals import RentalSettings, Tried
     from airflow_llmsched.provider.run_scope import RunScope
 
@@ -29,7 +30,8 @@ class ProvisionCapacityOperator(RunOperator):
     its URI and a summary. Make it a setup of ``ReleaseOperator`` beside ``OpenRunOperator``.
 
     Args:
-        clouds: options of each cloud adapter by its name; ``conn_id`` names an Airflow connection.
+        clouds: options of each cloud adapter by its name (``conn_id`` names an Airflow connection); or names of clouds
+            in the deployment's fleet file, ``"fleet"`` for all of them.
         shapes: by node shape, how many nodes the run takes and for how long: ``{"num_nodes": 4, "work": "36h"}``. What
             is not said is planned, if the spec has a model: for a shape that is only named, or without ``work``. Empty:
             every shape that the planner knows competes.
@@ -40,6 +42,7 @@ class ProvisionCapacityOperator(RunOperator):
         data: what has to be where the nodes are: ``{"cloud", "region", "size", "egress_usd_per_gb", "gb_per_s"}`` each.
         rework: what one interruption costs in time, all told, e.g. ``20min``.
         max_usd_per_hour: a node may cost this much at most.
+        energy: what electricity and carbon count for beside the price: ``{"usd_per_t_co2": 100, "grids": {...}}``.
         hold: how long a lease lasts without being renewed: at least twice ``[llmsched] handoff_limit``.
         wait: how long to wait for capacity, and for machines to come up, before giving back what came and failing.
         poll_interval_s: seconds between looks.
@@ -57,13 +60,14 @@ class ProvisionCapacityOperator(RunOperator):
         "capacity_types",
         "data",
         "max_usd_per_hour",
+        "energy",
     )
     ui_color = "#e8f7ee"
 
     def __init__(
         self,
         *,
-        clouds: Mapping[str, Mapping[str, Any]],
+        clouds: Clouds,
         shapes: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
         regions: Sequence[str] = (),
         jurisdictions: Sequence[str] = (),
@@ -72,6 +76,7 @@ class ProvisionCapacityOperator(RunOperator):
         data: Sequence[Mapping[str, Any]] = (),
         rework: str = "20min",
         max_usd_per_hour: float | str | None = None,
+        energy: Mapping[str, Any] | None = None,
         hold: str = "1h",
         wait: str = "1h",
         poll_interval_s: float = 30.0,
@@ -89,13 +94,17 @@ class ProvisionCapacityOperator(RunOperator):
         self.data = data
         self.rework = rework
         self.max_usd_per_hour = max_usd_per_hour
+        self.energy = energy
         self.hold = hold
         self.wait = wait
         self.poll_interval_s = poll_interval_s
         self.deferrable = deferrable
+        self._context: Context | None = None
+        self._asked = ""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rent, and return where the lease is written and what it is in short."""
+        self._context = context
         with failing_for_good():
             settings = self._settings(context)
             until_s = now_s() + self._duration_s("wait", self.wait)
@@ -103,6 +112,7 @@ class ProvisionCapacityOperator(RunOperator):
 
     def resume(self, context: Context, event: dict[str, Any], until_s: float) -> dict[str, Any]:
         """Go on where the trigger stopped: whatever it saw, the book and the cloud say what there is."""
+        self._context = context
         with failing_for_good():
             self.log.info("going on: %s", event)
             return self._rent(self._settings(context), until_s=until_s, is_first=False)
@@ -122,6 +132,7 @@ class ProvisionCapacityOperator(RunOperator):
             while True:
                 tried_s = now_s()
                 tried = self._try(settings, is_first=is_first)
+                self._ask(settings, tried.asks)
                 if tried.lease is not None and tried.lease.state is LeaseState.ACTIVE:
                     return self._done(settings, tried.lease)
                 self.log.info("not there yet: %s", tried.words)
@@ -145,6 +156,16 @@ class ProvisionCapacityOperator(RunOperator):
             if is_first:
                 raise
             return Tried(refusal=error)
+
+    def _ask(self, settings: RentalSettings, asks: str) -> None:
+        """Say where people look what one of them might buy: a run spends no sum at once by itself."""
+        if not asks or asks == self._asked:
+            return
+        self._asked = asks
+        self.log.warning("something cheaper could be bought: %s", asks)
+        if self._context is not None:
+            told = {"run_key": settings.scope.run_key, "asks": asks}
+            self._context["ti"].xcom_push(key="asks", value=told)
 
     def _note(self, scope: RunScope, tried_s: float) -> None:
         from airflow_llmsched.domain.ledger import Bucket, Span
@@ -220,6 +241,7 @@ class ProvisionCapacityOperator(RunOperator):
             deadline_s=None if deadline_s is None else scope.started_at_s + deadline_s,
             rework=self.rework,
             max_usd_per_hour=self.max_usd_per_hour,
+            energy=self.energy,
             spec=spec,
             scope=scope,
         )

@@ -236,7 +236,7 @@ class GangOperator(EngineOperator):
         self._settings = GangSettings(
             scope=scope,
             engine=self.engine,
-            engine_options=self.engine_options,
+            engine_options=self.options_in(scope),
             generation=generation_of(context),
             owner=str(context["ti"].id),
             owner_since_s=_started_s(context),

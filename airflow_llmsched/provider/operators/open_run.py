@@ -41,6 +41,8 @@ class OpenRunOperator(RunOperator):
         max_usd: replaces ``budget.max_usd``.
         rents_capacity: a ``ProvisionCapacityOperator`` of this run heeds the spec's ``capacity`` filters. Without one
             nobody would, and a spec that has some is refused.
+        chooses_cluster: the run's engine is ``fleet``, which heeds the spec's ``capacity.regions`` and
+            ``capacity.jurisdictions``.
     """
 
     template_fields: Sequence[str] = ("spec", "objective", "deadline", "max_usd")
@@ -57,6 +59,7 @@ class OpenRunOperator(RunOperator):
         deadline: str | None = None,
         max_usd: float | str | None = None,
         rents_capacity: bool = False,
+        chooses_cluster: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,6 +70,7 @@ class OpenRunOperator(RunOperator):
         self.deadline = deadline
         self.max_usd = max_usd
         self.rents_capacity = rents_capacity
+        self.chooses_cluster = chooses_cluster
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return run key, state root and the digest of the stored spec."""
@@ -84,7 +88,7 @@ class OpenRunOperator(RunOperator):
         scope = self.scope(context)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             spec = self._load()
-            require_supported(spec, rents_capacity=self.rents_capacity)
+            require_supported(spec, rents_capacity=self.rents_capacity, chooses_cluster=self.chooses_cluster)
             refuse_secret_arguments(spec)
             mask_settings(spec)
             stored = run_files.write(scope, run_files.SPEC_FILE, spec)

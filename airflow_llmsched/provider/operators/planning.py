@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_llmsched.domain.plan import Plan
+    from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.provider.run_scope import RunScope
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class PlanTrainingOperator(EngineOperator):
     """Choose how to split the model and where to put it, on what the run has rented, else on what the engine has free.
 
+    A run that will wait its turn (``queue`` in the spec) is planned on all that works, whoever is there now.
     The whole search goes to the run's folder; XCom gets its URI, digest and a summary, never the placement.
 
     Args:
@@ -49,20 +51,24 @@ class PlanTrainingOperator(EngineOperator):
         from airflow_llmsched.provider.hooks.placement import PlacementHook
         from airflow_llmsched.provider.rented_tree import tree_of
         from airflow_llmsched.provider.run_spans import measured
+        from airflow_llmsched.provider.unclaimed import waiting_might_help, when_its_turn_comes
 
         started_s = now_s()
         scope = self.scope(context)
         spec = self.workload(scope)
-        hook = PlacementHook(engine=self.engine, engine_options=self.engine_options)
+        hook = PlacementHook(engine=self.engine, engine_options=self.options_in(scope))
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
             expresses = expressible_by(self.write_out, spec) if self.write_out else None
-            search = hook.plan_on(spec, tree_of(scope, hook), frozenset(), expresses=expresses)
-            words = explain_plan(spec, search, node_shapes(), expresses=expresses, calibration=hook.calibration())
+            engine = hook.get_conn()
+            tree = when_its_turn_comes(tree_of(scope, hook), spec, engine=engine)
+            search = hook.plan_on(spec, tree, frozenset(), expresses=expresses)
+            words = explain_plan(spec, search, tree, node_shapes(), expresses=expresses, calibration=hook.calibration())
             self.log.info("%s", words)
             if not search.plans:
-                raise RelaxError(words)
+                waits = "\n\nOthers hold nodes: with a queue block in its spec the run would wait its turn."
+                raise RelaxError(words + waits * waiting_might_help(tree, spec, engine=engine))
             best = search.plans[0]
-            settings = self._write_out(scope, spec, best)
+            settings = self._write_out(scope, spec, best, tree)
             stored = run_files.write(scope, run_files.PLAN_FILE, search)
         return {
             **stored,
@@ -72,14 +78,16 @@ class PlanTrainingOperator(EngineOperator):
             **({"settings": settings} if settings else {}),
         }
 
-    def _write_out(self, scope: RunScope, spec: WorkloadSpec, plan: Plan) -> Mapping[str, Mapping[str, str]]:
+    def _write_out(
+        self, scope: RunScope, spec: WorkloadSpec, plan: Plan, tree: TopologyTree
+    ) -> Mapping[str, Mapping[str, str]]:
         from airflow_llmsched.planner.export.planned import planned_run
         from airflow_llmsched.planner.export.tools import write_out
         from airflow_llmsched.provider import run_files
 
         stored = {}
         for tool in self.write_out:
-            settings = write_out(tool, planned_run(spec, plan))
+            settings = write_out(tool, planned_run(spec, plan, tree=tree))
             for note in settings.notes:
                 self.log.info("%s: %s", settings.file_name, note)
             stored[tool] = run_files.write_data(scope, settings.file_name, settings.text.encode())

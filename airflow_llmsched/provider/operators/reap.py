@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_llmsched.control.reaper import Reap, Spare
+    from airflow_llmsched.provider.clouds import Clouds
 
 
 class ReapOperator(BaseOperator):
     """Reap what lives on an engine, or in clouds, although its run is over; by default, only say what would be reaped.
+
+    So is what such a run still claims of an engine without a scheduler of its own, once nothing of it is alive.
 
     A gang of this deployment is stopped if it has expired, and its agents are silent, and Airflow calls its DAG run
     finished or does not know it. Whoever could not be asked is taken to object. A lease of this deployment is given
@@ -24,7 +27,8 @@ class ReapOperator(BaseOperator):
     (``dags/reap.py``), one task per engine.
 
     Args:
-        engine: name of an engine adapter; None looks at no engine.
+        engine: name of an engine adapter, of a cluster in the deployment's fleet file, or ``fleet`` for each of these;
+            None looks at no engine.
         engine_options: its JSON-safe options, as in the pipelines that use it.
         clouds: options of each cloud adapter by its name, as in ``ProvisionCapacityOperator``.
         only_report: stop nothing. ``True`` by default; a template that renders to ``True`` or ``False`` will do.
@@ -43,7 +47,7 @@ class ReapOperator(BaseOperator):
         *,
         engine: str | None = "local",
         engine_options: Mapping[str, Any] | None = None,
-        clouds: Mapping[str, Mapping[str, Any]] | None = None,
+        clouds: Clouds | None = None,
         only_report: bool | str = True,
         silence_s: float = 600.0,
         unleased_s: float = 3600.0,
@@ -60,14 +64,17 @@ class ReapOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was, or would be, stopped and why, and what was spared and why."""
         from airflow_llmsched.errors import CouldNotLookError
+        from airflow_llmsched.provider.clouds import options_of
+        from airflow_llmsched.provider.engine import engines_of
 
         only_report = is_true(self.only_report)
         result: dict[str, Any] = {"only_report": only_report, "reap": {}, "spared": {}, "stopped": []}
         troubles: list[str] = []
         with failing_for_good():
-            if self.engine:
-                self._reap_gangs(self.engine, result, troubles)
-            for cloud, options in self.clouds.items():
+            for engine in engines_of(self.engine) if self.engine else ():
+                self._reap_gangs(engine, result, troubles)
+                self._reap_claims(engine, result, troubles)
+            for cloud, options in options_of(self.clouds).items():
                 self._reap_leases(cloud, options, result, troubles)
             if troubles:
                 raise CouldNotLookError("; ".join(troubles))
@@ -91,6 +98,25 @@ class ReapOperator(BaseOperator):
                 reaped = reaper.reap(finding)
                 result["stopped"] += reaped.stopped
                 troubles += [f"{reaped.run_key}: {reaped.trouble}"] if reaped.trouble else []
+
+    def _reap_claims(self, engine: str, result: dict[str, Any], troubles: list[str]) -> None:
+        from airflow_llmsched.control.reaper import ReaperLimits
+        from airflow_llmsched.errors import TransientError
+        from airflow_llmsched.provider.reap_run import open_claim_reaper
+
+        limits = ReaperLimits(silence_s=self.silence_s, unleased_s=self.unleased_s)
+        try:
+            reaper = open_claim_reaper(engine, self.engine_options, limits)
+            findings = () if reaper is None else reaper.look()
+        except TransientError as error:
+            troubles.append(f"claims to {engine}: {error}")
+            return
+        for finding in findings:
+            name = f"claim:{finding.run}"
+            if self._note(result, name, f"what {finding.run} claims of {engine}", finding.verdict) and reaper:
+                reaped = reaper.reap(finding)
+                result["stopped"] += [name] if reaped.is_gone else []
+                troubles += [f"{name}: {reaped.trouble}"] if reaped.trouble else []
 
     def _reap_leases(self, cloud: str, options: Mapping[str, Any], result: dict[str, Any], troubles: list[str]) -> None:
         from airflow_llmsched.errors import TransientError

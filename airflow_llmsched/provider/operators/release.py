@@ -36,7 +36,7 @@ class ReleaseOperator(EngineOperator):
         started_s = now_s()
         scope = self.scope(context)
         with failing_for_good(), measured(scope, Bucket.PROVISION, label=self.task_id, task_started_s=started_s):
-            stopped = release_run(scope, engine=self.engine, engine_options=self.engine_options, since_s=started_s)
+            stopped = release_run(scope, engine=self.engine, engine_options=self.options_in(scope), since_s=started_s)
         if stopped:
             self.log.warning("stopped what was still alive: %s", ", ".join(stopped))
         return {"run_key": scope.run_key, "stopped": list(stopped)}

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_llmsched.provider.clouds import Clouds
     from airflow_llmsched.provider.rentals import CapacityRequest
 
 
@@ -30,6 +31,7 @@ class CapacitySensor(BaseSensorOperator):
         vendors: only theirs.
         capacity_types: only these.
         max_usd_per_hour: a node may cost this much at most.
+        energy: what electricity and carbon count for beside the price: ``{"usd_per_t_co2": 100, "grids": {...}}``.
         deferrable: wait in the triggerer (default).
     """
 
@@ -41,18 +43,20 @@ class CapacitySensor(BaseSensorOperator):
         "vendors",
         "capacity_types",
         "max_usd_per_hour",
+        "energy",
     )
 
     def __init__(
         self,
         *,
-        clouds: Mapping[str, Mapping[str, Any]],
+        clouds: Clouds,
         shapes: Mapping[str, Mapping[str, Any]],
         regions: Sequence[str] = (),
         jurisdictions: Sequence[str] = (),
         vendors: Sequence[str] = (),
         capacity_types: Sequence[str] = (),
         max_usd_per_hour: float | str | None = None,
+        energy: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -64,6 +68,7 @@ class CapacitySensor(BaseSensorOperator):
         self.vendors = vendors
         self.capacity_types = capacity_types
         self.max_usd_per_hour = max_usd_per_hour
+        self.energy = energy
         self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue | bool:
@@ -111,6 +116,7 @@ class CapacitySensor(BaseSensorOperator):
             deadline_s=None,
             rework="0s",
             max_usd_per_hour=self.max_usd_per_hour,
+            energy=self.energy,
         )
 
     def _wait(self, context: Context) -> NoReturn:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.control.poller import WatchState
     from airflow_llmsched.provider.lease_watch import LeaseAlarm, Watched
     from airflow_llmsched.provider.poller import Connection, SharedPoller
+    from airflow_llmsched.provider.queue_watch import Listener, QueueCall
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,9 @@ class GangTrigger(BaseTrigger):
         try:
             shared_poller, connection, watch = await run_blocking("subscribe", self._subscription)
             watching_leases, watched = await run_blocking("subscribe", self._leases)
-            with watching_leases(watched) as alarm:
-                event = await self._first(shared_poller(connection).watch(watch), alarm, watch)
+            listening, listener = await run_blocking("subscribe", self._queue)
+            with watching_leases(watched) as alarm, listening(listener) as call:
+                event = await self._first(shared_poller(connection).watch(watch), alarm, call, watch)
         except Exception as error:
             self.log.exception("the watch of this gang broke; handing over")
             with contextlib.suppress(Exception):  # whatever broke the watch may break this
@@ -78,21 +80,30 @@ class GangTrigger(BaseTrigger):
         yield TriggerEvent(event)
 
     async def _first(
-        self, watching: Coroutine[Any, Any, dict[str, Any]], alarm: LeaseAlarm, watch: WatchState
+        self,
+        watching: Coroutine[Any, Any, dict[str, Any]],
+        alarm: LeaseAlarm,
+        call: QueueCall | None,
+        watch: WatchState,
     ) -> dict[str, Any]:
-        """Return what comes first: the end of the watch, or trouble with what the run has rented, if it heeds that."""
-        if watch.handle is None or watch.alarm_after_s is None:
-            return await watching
+        """Return what comes first: the end of the watch, trouble with what the run has rented, or the queue's call."""
         watched = asyncio.ensure_future(watching)
-        rung = asyncio.ensure_future(alarm.wait(not_before_s=watch.alarm_after_s))
+        rung = call_come = None
+        if watch.handle is not None and watch.alarm_after_s is not None:
+            rung = asyncio.ensure_future(alarm.wait(not_before_s=watch.alarm_after_s))
+        if call is not None:
+            call_come = asyncio.ensure_future(call.wait())
+        others = [each for each in (rung, call_come) if each is not None]
         try:
-            await asyncio.wait({watched, rung}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({watched, *others}, return_when=asyncio.FIRST_COMPLETED)
             if watched.done():
                 return watched.result()
-            return await run_blocking(f"{self._back_end}-extend", self._reviewed, watch, rung.result())
+            if rung is not None and rung.done():
+                return await run_blocking(f"{self._back_end}-extend", self._reviewed, watch, rung.result())
+            return await run_blocking(f"{self._back_end}-extend", self._called)
         finally:
-            watched.cancel()
-            rung.cancel()
+            for each in (watched, *others):
+                each.cancel()
 
     async def on_kill(self) -> None:
         """End this generation because someone failed, cleared or ended the task: durable record first, then the stop.
@@ -137,6 +148,18 @@ class GangTrigger(BaseTrigger):
 
         extend_lease(self.watch)
         return review_due(watch, cause)
+
+    def _queue(self) -> tuple[Callable[[Listener | None], AbstractContextManager[QueueCall | None]], Listener | None]:
+        from airflow_llmsched.provider.gang_watch import queue_listener
+        from airflow_llmsched.provider.queue_watch import listening
+
+        return listening, queue_listener(self.settings, self.watch)
+
+    def _called(self) -> dict[str, Any]:
+        from airflow_llmsched.provider.gang_watch import called, extend_lease
+
+        extend_lease(self.watch)
+        return called()
 
     def _extend(self) -> None:
         from airflow_llmsched.provider.gang_watch import extend_lease

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import Software
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,
     STEP_TIMES,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import LossKernel, Software
 from tests.bench.perf_rows.reading import ADAM, MEGATRON_BF16, LeftOutError, Setup, passes, split
 
 TUNED = Software(

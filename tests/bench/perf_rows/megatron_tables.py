@@ -26,10 +26,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_llmsched.domain.layout import ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import Software
 from tests.bench.perf_rows.megatron import TUNED
 from tests.bench.perf_rows.models import NAMED, gpt
 from tests.bench.perf_rows.reading import (
@@ -49,7 +49,7 @@ from tests.bench.perf_rows.reading import (
 _EARLY = Software(
     fused_attention=False,
     has_dropout=True,
-    softmax_heads_multiple=4,
+    num_heads_per_softmax=4,
     fused_elementwise=True,
     overlaps_data_parallel=False,
 )

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.software import AttentionKernel, LossKernel, Software
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.parameters import count_parameters
-from airflow_llmsched.planner.perf.software import AttentionKernel, LossKernel, Software
 from tests.bench.perf_rows.models import gpt
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import AttentionKernel, LossKernel, Software
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import AttentionKernel, LossKernel, Software
 from tests.bench.perf_rows.models import NAMED
 from tests.bench.perf_rows.reading import (
     ADAM_ON_FP32_SHARDS,

@@ -18,8 +18,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.planner.perf.job import TransformerJob
-from airflow_llmsched.planner.perf.software import Software
 from tests.bench.perf_rows.models import gpt
 from tests.bench.perf_rows.reading import (
     ADAM,
@@ -36,7 +36,7 @@ from tests.bench.perf_rows.reading import (
 _SOFTWARE = Software(
     fused_attention=False,
     has_dropout=True,
-    softmax_heads_multiple=4,
+    num_heads_per_softmax=4,
     fused_elementwise=True,
     overlaps_data_parallel=False,
 )

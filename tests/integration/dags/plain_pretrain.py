@@ -127,6 +127,7 @@ def _dag(
     deferrable: bool,
     spec=SPEC,
     machine=MACHINE,
+    engine="local",
     retries: int | None = None,
     rented: dict | None = None,
     **gang_arguments,
@@ -137,6 +138,7 @@ def _dag(
         pretraining_task_group(
             spec=spec,
             allow_inline=True,
+            engine=engine,
             engine_options=machine,
             deferrable=deferrable,
             checkpoint_asset=Asset(f"llmsched://checkpoints/{dag_id}"),
@@ -159,3 +161,7 @@ _dag(
 _dag("lifecycle_impatient", deferrable=True, machine=OWN_MACHINE, retries=1, max_look_errors=2)
 _dag("lifecycle_secret", deferrable=True, spec=SECRET_SPEC, machine=OWN_MACHINE, retries=0)
 _dag("renting", deferrable=True, machine=OWN_MACHINE, retries=0, rented=RENTED)
+if "TEST_HOSTS" in os.environ:
+    _dag("plain_on_hosts", deferrable=True, engine="hosts", machine=json.loads(os.environ["TEST_HOSTS"]), lease_s=40.0)
+if "TEST_SLURM" in os.environ:
+    _dag("plain_on_slurm", deferrable=True, engine="slurm", machine=json.loads(os.environ["TEST_SLURM"]))

@@ -108,11 +108,25 @@ def test_layout_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     told |= {wire.LAYOUT: '{"dp":4}', wire.RESUME_FROM: "/c/step-7", wire.CHECKPOINT_ROOT: "/c"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert agent.layout() == (3, 1, 4, "n1", {"dp": 4}, 2, "/c/step-7", "/c", None)
+    assert agent.layout() == (3, 1, 4, "n1", {"dp": 4}, 2, "/c/step-7", "/c", None, "trainer", {})
 
     monkeypatch.delenv(wire.RESUME_FROM)
     monkeypatch.setenv(wire.INIT_FROM, "/base/step-9")
     assert (agent.layout().resume_from, agent.layout().init_from) == (None, "/base/step-9")
+
+
+def test_helper_knows_its_role_and_every_process_where_helpers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wire.ROLE, "data_loader")
+    monkeypatch.setenv(wire.ADDRESSES, '{"data_loader":["10.0.0.1:20001"]}')
+    assert agent.layout().role == "data_loader"
+    assert agent.layout().addresses == {"data_loader": ["10.0.0.1:20001"]}
+
+
+def test_helper_speaks_under_its_own_number(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wire.MEMBER, "4")
+    agent.heartbeat()
+    assert [each["kind"] for each in LineReader(str(spool / "rank-4.jsonl")).read()] == ["beat"]
+    assert records(spool) == []
 
 
 def test_old_checkpoints_of_all_attempts_go_when_rank_0_asks(
@@ -130,6 +144,10 @@ def test_old_checkpoints_of_all_attempts_go_when_rank_0_asks(
     agent.prune_checkpoints(keep_last=1, step=3)
     assert [path.exists() for path in paths] == [True, True, True]
     monkeypatch.setenv("RANK", "0")
+    with monkeypatch.context() as as_helper:
+        as_helper.setenv(wire.ROLE, "evaluator")  # the first of its role is no trainer
+        agent.prune_checkpoints(keep_last=1, step=3)
+    assert [path.exists() for path in paths] == [True, True, True]
     agent.prune_checkpoints(keep_last=1, step=3)
     assert [path.exists() for path in paths] == [False, True, True]
     (root / ".held").symlink_to(".held")

@@ -27,7 +27,7 @@ def step(number: int) -> dict[str, object]:
 
 
 def test_report_holds_what_no_report_held_before(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     write(tmp_path, 0, started(0), step(1), wire.mark_record(step=1, path="/c", at_s=2.0))
     write(tmp_path, 1, started(1), wire.span_record(span="save", start_s=3.0, end_s=4.0, step=1))
     collector.read()
@@ -46,8 +46,20 @@ def test_report_holds_what_no_report_held_before(tmp_path: Path) -> None:
     assert second["ranks"] == first["ranks"]
 
 
+def test_rank_that_stands_ready_is_known_by_its_wrapper_and_reported_once_it_starts(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
+    write(tmp_path, 0, wire.armed_record(rank=0, wrapper="7:8:b", at_s=1.0))
+    collector.read()
+    assert (collector.ranks[0].wrapper, collector.ranks[0].started_at_s) == ("7:8:b", None)
+    assert collector.report(now_s=2.0)["ranks"] == []
+    write(tmp_path, 0, started(0, at_s=3.0))
+    collector.read()
+    (progress,) = collector.report(now_s=4.0)["ranks"]
+    assert (progress["pid"], progress["heartbeat_s"], progress["speaks"]) == (100, 3.0, False)
+
+
 def test_only_rank_0_tells_the_gangs_steps(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n1")
+    collector = Collector(tmp_path, node="n1", num_trainers=8)
     write(tmp_path, 2, started(2), step(1), step(2))
     collector.read()
     report = collector.report(now_s=9.0)
@@ -56,7 +68,7 @@ def test_only_rank_0_tells_the_gangs_steps(tmp_path: Path) -> None:
 
 
 def test_end_and_start_are_kept_per_rank(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     end = wire.end_record(rank=0, exit_code=3, signal=None, at_s=7.0)
     write(tmp_path, 0, started(0, at_s=1.5), wire.beat_record(at_s=6.0), end)
     collector.read()
@@ -74,7 +86,7 @@ def test_end_and_start_are_kept_per_rank(tmp_path: Path) -> None:
     ],
 )
 def test_a_rank_speaks_from_the_first_word_of_its_own_program(tmp_path: Path, said: dict[str, object]) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     write(tmp_path, 0, started(0), {"kind": "of a later version"})
     collector.read()
     assert collector.report(now_s=5.0)["ranks"][0]["speaks"] is False
@@ -86,7 +98,7 @@ def test_a_rank_speaks_from_the_first_word_of_its_own_program(tmp_path: Path, sa
 
 
 def test_other_files_and_foreign_lines_are_left_alone(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     (tmp_path / "orders.json").write_text("{}")
     (tmp_path / "rank-x.jsonl").write_text('{"kind":"step"}\n')
     (tmp_path / "rank-0.jsonl").write_text('{"kind":"step"}\n{"other":1}\nnot json\n{"kind":"beat","at_s":4.0}\n')
@@ -113,7 +125,7 @@ def test_whatever_a_field_holds_the_report_can_be_read_and_the_next_line_counts(
             spool = tmp_path / f"{index}-{number}"
             spool.mkdir()
             write(spool, 0, {**whole[kind], name: odd}, step(2))
-            collector = Collector(spool, node="n0")
+            collector = Collector(spool, node="n0", num_trainers=8)
             collector.read()
             report = codec.from_plain(NodeReport, collector.report(now_s=9.0))
             assert report.steps[-1].step == 2
@@ -122,14 +134,14 @@ def test_whatever_a_field_holds_the_report_can_be_read_and_the_next_line_counts(
 
 
 def test_step_without_its_times_changes_nothing(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     write(tmp_path, 0, step(1), {"kind": "step", "step": 900})
     collector.read()
     assert collector.ranks[0].step == 1
 
 
 def test_report_after_intervals_without_one_says_how_many_it_covers(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     write(tmp_path, 0, started(0), step(1))
     collector.read()
     collector.defer()
@@ -141,7 +153,7 @@ def test_report_after_intervals_without_one_says_how_many_it_covers(tmp_path: Pa
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "MAX_WAITING", 3)
-    collector = Collector(tmp_path, node="n0")
+    collector = Collector(tmp_path, node="n0", num_trainers=8)
     write(tmp_path, 0, started(0), *(step(number) for number in range(1, 6)))
     collector.read()
     collector.defer()
@@ -149,3 +161,23 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first(tmp_path: Path, monkeyp
     assert [each["step"] for each in report["steps"]] == [3, 4, 5]
     assert report["num_dropped"] == 2
     assert report["ranks"][0]["step"] == 5
+
+
+def test_reports_are_about_trainers(tmp_path: Path) -> None:
+    for number in (1, 2):
+        writer = LineWriter(str(tmp_path / wire.rank_spool_name(number)))
+        start = wire.start_record(rank=number, local_rank=0, pid=10, start_ticks=1, wrapper="1:2:b", at_s=1.0)
+        for record in (
+            start,
+            wire.mark_record(step=3, path="/c", at_s=2.0),
+            wire.span_record(span="save", start_s=1, end_s=2),
+        ):
+            writer.append(record)
+        writer.close()
+    collector = Collector(tmp_path, node="n0", num_trainers=2)
+    collector.read()
+    report = collector.report(now_s=3.0)
+    assert [each["rank"] for each in report["ranks"]] == [1]
+    assert (len(report["marks"]), len(report["spans"])) == (1, 1)
+    assert collector.ranks[2].started_at_s == 1.0
+    assert not collector.ranks[2].speaks

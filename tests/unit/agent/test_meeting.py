@@ -56,3 +56,18 @@ def test_port_is_free_again_after_use() -> None:
     with hold_port() as port:
         pass
     assert try_bind(port, reuse=False) == "bound"
+
+
+def test_endpoint_of_an_ipv6_address_has_brackets() -> None:
+    assert meeting.Meeting("10.0.0.1", 20001).endpoint == "10.0.0.1:20001"
+    assert meeting.Meeting("fd00::1", 20001).endpoint == "[fd00::1]:20001"
+
+
+def test_several_ports_are_held_at_once_and_let_go_together() -> None:
+    with meeting.hold_ports(3) as ports:
+        assert len(set(ports)) == 3
+        assert all(meeting._try_hold(port) is None for port in ports)
+    for port in ports:
+        held = meeting._try_hold(port)
+        assert held is not None
+        held.close()

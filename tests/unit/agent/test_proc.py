@@ -41,10 +41,38 @@ def test_identity_survives_its_text_form(idle: subprocess.Popen[bytes]) -> None:
 def test_pid_with_another_start_time_or_boot_is_another_process(idle: subprocess.Popen[bytes]) -> None:
     identity = proc.identify(idle.pid)
     assert identity is not None
-    for other in (identity._replace(start_ticks=identity.start_ticks + 1), identity._replace(boot_id="another")):
+    for other in (identity._replace(start_ticks=identity.start_ticks + 1), identity._replace(where="another")):
         assert not proc.alive(other)
         assert not proc.send(other, signal.SIGKILL)
     assert proc.alive(identity)
+
+
+def test_process_of_an_earlier_boot_is_dead_and_one_of_another_machine_cannot_be_looked_at(
+    idle: subprocess.Popen[bytes],
+) -> None:
+    identity = proc.identify(idle.pid)
+    assert identity is not None
+    boot, _, machine = proc.here().partition("@")
+    assert boot
+    assert machine
+    assert not proc.alive(identity._replace(where=f"earlier@{machine}"))
+    far = identity._replace(where="earlier@another")
+    for look in (
+        lambda: proc.alive(far),
+        lambda: proc.send(far, signal.SIGKILL),
+        lambda: proc.end_all(lambda: [far], grace_s=0.0),
+    ):
+        with pytest.raises(proc.ElsewhereError, match="another machine"):
+            look()
+    assert proc.alive(identity)
+
+
+def test_container_that_calls_its_machine_otherwise_sees_its_processes(idle: subprocess.Popen[bytes]) -> None:
+    identity = proc.identify(idle.pid)
+    assert identity is not None
+    boot = proc.here().partition("@")[0]
+    assert proc.alive(identity._replace(where=f"{boot}@container"))
+    assert proc.alive(identity._replace(where=boot))  # as those say that an older release started
 
 
 def test_zombie_is_not_alive() -> None:

@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.agent import proc, rank, wire
-from airflow_llmsched.agent.spool import LineReader
+from airflow_llmsched.agent.spool import LineReader, write_json
 from tests.support.waiting import wait_until
+
+
+def open_gate(node: Path, *, in_s: float = 0.0) -> None:
+    write_json(node / wire.SPOOL_DIR / wire.GATE, {"v": 1, "begin_s": time.monotonic() + in_s})
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     (tmp_path / wire.SPOOL_DIR).mkdir()
+    open_gate(tmp_path)
     (tmp_path / wire.LOGS).mkdir()
     return tmp_path
 
@@ -43,7 +48,9 @@ def python(program: str) -> list[str]:
 
 
 def records(node: Path) -> list[dict[str, Any]]:
-    return LineReader(str(node / wire.SPOOL_DIR / "rank-5.jsonl")).read()
+    """Return what the wrapper wrote since its command was to start."""
+    found = LineReader(str(node / wire.SPOOL_DIR / "rank-5.jsonl")).read()
+    return [record for record in found if record["kind"] != "armed"]
 
 
 def log(node: Path) -> str:
@@ -136,3 +143,58 @@ def test_full_disk_does_not_keep_the_exit_code_from_the_launcher(node: Path) -> 
 def test_wrong_use_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert rank.main(argv) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_command_waits_until_all_ranks_of_the_gang_stand_ready(node: Path) -> None:
+    (node / wire.SPOOL_DIR / wire.GATE).unlink()
+    wrapper = start(node, *python("print('at last')"))
+    spool = LineReader(str(node / wire.SPOOL_DIR / "rank-5.jsonl"))
+    (armed,) = wait_until(spool.read, 60)
+    assert (armed["kind"], proc.Process.parse(armed["wrapper"]).pid) == ("armed", wrapper.pid)
+    assert (wrapper.poll(), log(node)) == (None, "")
+    opened_s = time.time()
+    open_gate(node, in_s=0.3)
+    assert wrapper.wait(60) == 0
+    assert records(node)[0]["at_s"] >= opened_s + 0.25  # the moment named, give or take a step of the wall clock
+    assert log(node) == "at last\n"
+
+
+def test_command_that_waits_is_never_started_once_told_to_end(node: Path) -> None:
+    (node / wire.SPOOL_DIR / wire.GATE).unlink()
+    wrapper = start(node, *python("print('never')"))
+    wait_until((node / wire.SPOOL_DIR / "rank-5.jsonl").exists, 60)
+    wrapper.send_signal(signal.SIGTERM)
+    assert wrapper.wait(60) == 128 + signal.SIGTERM
+    (end,) = records(node)
+    assert (end["kind"], end["signal"]) == ("end", signal.SIGTERM)
+    assert log(node) == ""
+
+
+def test_command_that_waits_is_never_started_without_its_supervisor(node: Path) -> None:
+    (node / wire.SPOOL_DIR / wire.GATE).unlink()
+    gone = proc.Process(2**22 - 1, 1, proc.here())
+    assert start(node, *python("print('never')"), supervisor=gone).wait(60) == 128 + signal.SIGKILL
+    assert log(node) == ""
+
+
+def test_place_is_told_in_torch_s_words_whoever_started_the_rank() -> None:
+    by_torch = {"RANK": "3", "LOCAL_RANK": "1", "OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "9"}
+    assert rank.placed(by_torch) == by_torch
+    by_mpi = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+    assert rank.placed(by_mpi) == {**by_mpi, "RANK": "3", "LOCAL_RANK": "1"}
+    by_deepspeed = {"RANK": "3", "LOCAL_RANK": "1", wire.FIRST_RANK: "3"}
+    assert rank.placed(by_deepspeed)["LOCAL_RANK"] == "0"
+
+
+def test_helper_is_recorded_by_its_number_and_its_role(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wire.MEMBER, "8")
+    monkeypatch.setenv(wire.ROLE, "parameter_server")
+    assert start(node, *python("raise SystemExit(3)")).wait(60) == 3
+    *_, began, ended = LineReader(str(node / wire.SPOOL_DIR / "rank-8.jsonl")).read()
+    assert (began["rank"], ended["rank"], ended["who"]) == (8, 8, "parameter_server 5")
+    assert (node / wire.LOGS / "rank-8.log").exists()
+
+
+def test_moment_that_another_clock_named_keeps_no_command_waiting_for_long(node: Path) -> None:
+    open_gate(node, in_s=3600.0)
+    assert start(node, *python("print('at last')")).wait(60) == 0

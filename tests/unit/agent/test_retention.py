@@ -156,6 +156,16 @@ def test_emptied_folders_and_half_finished_saves_of_earlier_attempts_go(tmp_path
     assert [path.name for path in folder_of(tmp_path, (1, 2)).iterdir()] == ["notes.txt"]
 
 
+def test_one_that_is_read_and_that_the_run_left_behind_takes_no_place_of_those_to_go_on_from(tmp_path: Path) -> None:
+    first = save(folder_of(tmp_path, (1, 1)), 1)
+    left_behind = save(folder_of(tmp_path, (1, 1)), 2)
+    hold(left_behind, name="evaluation", until_s=NOW_S + 1)
+    second = save(folder_of(tmp_path, (1, 2)), 2)  # the second attempt went on from step 1
+    third = save(folder_of(tmp_path, (1, 3)), 3)
+    pruned(tmp_path, (1, 3), 3, keep_last=3, resumed_from=second)
+    assert all(path.exists() for path in (first, left_behind, second, third))
+
+
 def test_at_least_one_has_to_be_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep_last is 0"):
         prune(tmp_path, attempt=(1, 1), keep_last=0, saved_step=1, resumed_from=None, now_s=NOW_S)

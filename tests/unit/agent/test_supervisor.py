@@ -17,6 +17,7 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.agent import proc, supervisor, wire
 from airflow_llmsched.agent.gangdir import GangDir
+from airflow_llmsched.agent.peers import FilePeers
 from airflow_llmsched.agent.spool import LineReader, create_json, read_json, write_json
 from airflow_llmsched.domain.progress import NodeReport
 from tests.support.metadata_service import NAME as NAME_OF_MACHINE
@@ -58,12 +59,22 @@ class Node:
         """Start the supervisor and return it."""
         marks = self.gang.marks(NAME, "n0")
         argv = [sys.executable, "-m", "airflow_llmsched.agent.supervisor", str(self.gang.path), "n0"]
-        assert subprocess.run(argv, env={**os.environ, **marks}, check=False, timeout=60).returncode == 0
+        with self.files.supervisor_log.open("ab") as log:
+            done = subprocess.run(argv, env={**os.environ, **marks}, stderr=log, check=False, timeout=60)
+        assert done.returncode == 0, self.files.supervisor_log.read_text()
         if go:
             create_json(self.gang.go, {"v": 1, "at_s": time.time()})
         found = self.files.supervisor()
         assert found is not None
         return found
+
+    def foreground(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start the supervisor as a child that stays, and return it once its ranks run."""
+        argv = [sys.executable, "-m", "airflow_llmsched.agent.supervisor", "--foreground", *options]
+        child = subprocess.Popen([*argv, str(self.gang.path), "n0"], env={**os.environ, **self.gang.marks(NAME, "n0")})
+        create_json(self.gang.go, {"v": 1, "at_s": time.time()})
+        wait_until(self.files.started.exists, 60)
+        return child
 
     def end(self) -> dict[str, Any]:
         """Wait for the exit record."""
@@ -142,11 +153,41 @@ def test_supervisor_told_to_end_ends_its_ranks_and_says_so(root: Path) -> None:
     wait_until(lambda: node.processes() == [], 10)
 
 
+def test_supervisor_in_the_foreground_is_the_one_who_was_started_and_stays_until_the_end(root: Path) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    child = node.foreground()
+    supervisor_of_node = node.files.supervisor()
+    assert supervisor_of_node is not None
+    assert supervisor_of_node.pid == child.pid
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=60) == 0
+    assert node.end()["outcome"] == "terminated"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_platform_that_gives_notice_is_heard_once_and_ranks_go_on(root: Path, number: signal.Signals) -> None:
+    node = Node(root, "import time; time.sleep(1e6)")
+    child = node.foreground("--notice-grace-s=600")
+    child.send_signal(number)
+    wait_until(node.files.notice.exists, 60)
+    notice = read_json(node.files.notice)
+    assert notice is not None
+    assert notice["deadline_s"] == pytest.approx(notice["at_s"] + 600.0)
+    child.send_signal(number)
+    heard_s = time.time()
+    wait_until(lambda: (read_json(node.files.alive) or {})["at_s"] > heard_s + 0.3, 60)
+    assert read_json(node.files.notice) == notice
+    assert child.poll() is None
+    create_json(node.gang.stop, {"v": 1, "at_s": time.time(), "grace_s": 0.1})
+    assert child.wait(timeout=60) == 0
+    assert node.end()["outcome"] == "stopped"
+
+
 def test_rank_whose_wrapper_was_killed_counts_as_killed(root: Path) -> None:
     node = Node(root, "import time; time.sleep(1e6)")
     node.start()
     wait_until(node.files.started.exists, 60)
-    (start,) = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
+    _, start = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
     proc.send(proc.Process.parse(start["wrapper"]), signal.SIGKILL)
     record = node.end()
     assert record["fault"] == "rank_failed"
@@ -164,7 +205,7 @@ def test_node_that_its_cloud_announced_to_take_was_preempted(root: Path, monkeyp
         assert not node.files.notice.exists()
         service.azure = [azure_event("Preempt", NAME_OF_MACHINE, not_before="")]
         wait_until(lambda: (read_json(node.files.spool / wire.ORDERS) or {}).get("checkpoint_seq") == 1, 60)
-    (start,) = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
+    _, start = LineReader(str(node.files.spool / "rank-0.jsonl")).read()
     proc.send(proc.Process.parse(start["wrapper"]), signal.SIGKILL)
     assert node.end()["fault"] == "preempted"
 
@@ -202,7 +243,7 @@ def test_gang_whose_directory_was_deleted_ends(root: Path) -> None:
     node = Node(root, "import time; time.sleep(1e6)")
     supervisor_process = node.start()
     wait_until(node.files.started.exists, 60)
-    shutil.rmtree(node.gang.path)
+    node.gang.path.rename(root / "deleted")  # at once: a supervisor writes on while rmtree goes through
     wait_until(lambda: not proc.alive(supervisor_process), 60)
     assert node.processes() == []
 
@@ -213,7 +254,8 @@ def test_clock_set_back_an_hour_does_not_silence_the_node(root: Path, monkeypatc
     assert request is not None
     written: list[float] = []
     link = supervisor.open_link(request["body"], node="n0")
-    one = supervisor.Supervisor(node.gang, request, node="n0", identity=proc.myself(), link=link)
+    peers = FilePeers(node.gang, nodes=["n0"], node="n0")
+    one = supervisor.Supervisor(node.gang, request, node="n0", identity=proc.myself(), link=link, peers=peers)
     monkeypatch.setattr(one, "_flush", written.append)
     real_s = time.time()
     wait_until(lambda: one._step() is None and len(written) > 1, 60)
@@ -234,6 +276,35 @@ def test_channel_that_breaks_later_costs_reports_and_hides_no_failure(root: Path
     wait_until(lambda: (read_json(node.files.alive) or {})["at_s"] > broken_s + 0.5, 60)
     (node.files.path / "fail").touch()
     assert node.end()["fault"] == "rank_failed"
+
+
+@pytest.mark.parametrize("record", ["stop.json", "abort.json", "nodes/n0/notice.json"])
+def test_record_that_cannot_be_read_for_a_while_ends_no_gang(root: Path, record: str) -> None:
+    """A shared disk answers EIO or ESTALE now and then. What can be provoked anywhere is a link to itself."""
+    node = Node(root, FAILS_WHEN_TOLD)
+    supervisor_process = node.start()
+    wait_until(node.files.started.exists, 60)
+    path = node.gang.path / record
+    path.symlink_to(path.name)
+    wait_until(lambda: "Too many levels of symbolic links" in node.files.supervisor_log.read_text(), 60)
+    blind_s = time.time()
+    wait_until(lambda: (read_json(node.files.alive) or {})["at_s"] > blind_s + 0.5, 60)
+    assert proc.alive(supervisor_process)
+    assert len(node.files.supervisor_log.read_text().splitlines()) == 1  # once, not with every tick
+    path.unlink()
+    (node.files.path / "fail").touch()
+    assert node.end()["fault"] == "rank_failed"
+
+
+def test_gang_fails_and_leaves_nothing_while_records_cannot_be_read(root: Path) -> None:
+    node = Node(root, FAILS_WHEN_TOLD)
+    node.start()
+    wait_until(node.files.started.exists, 60)
+    node.gang.stop.symlink_to(node.gang.stop.name)
+    (node.files.path / "fail").touch()
+    record = node.end()
+    assert (record["fault"], [end["exit_code"] for end in record["ends"]]) == ("rank_failed", [3])
+    wait_until(lambda: node.processes() == [], 10)
 
 
 def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from airflow_llmsched.agent.watch import (
     Peer,
     Verdict,
     View,
+    all_armed,
     all_done,
     all_started,
     decide,
@@ -24,7 +25,7 @@ from airflow_llmsched.agent.watch import (
     signal_name,
 )
 from airflow_llmsched.domain.health import FaultKind
-from airflow_llmsched.engines.local.states import PHASE
+from airflow_llmsched.engines.agent_states import PHASE
 
 UP = Peer(started=True)
 
@@ -125,12 +126,38 @@ def test_gang_is_done_when_every_node_is() -> None:
     assert all_done(seen)
 
 
-def test_start_limit_names_the_nodes_that_are_late() -> None:
-    verdict = decide(view(rank(0), peers={"n1": Peer(), "n2": UP}, now_s=130.0))
+HERE, ARMED = Peer(here=True), Peer(here=True, armed=True)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "peers", "late"),
+    [
+        ((rank(0),), {"n1": HERE, "n2": UP}, "n0, n1"),
+        ((rank(0),), {"n1": Peer(), "n2": ARMED}, "n1"),  # those that are there had to wait for it
+        ((rank(0), rank(1)), {"n1": HERE, "n2": ARMED}, "n1"),
+        ((rank(0), rank(1)), {"n1": ARMED, "n2": UP}, "n1"),
+    ],
+)
+def test_start_limit_names_the_nodes_that_the_others_wait_for(
+    ranks: tuple[RankView, ...], peers: dict[str, Peer], late: str
+) -> None:
+    verdict = decide(view(*ranks, peers=peers, now_s=130.0))
     assert verdict is not None
     assert verdict.fault == "start_timeout"
-    assert verdict.reason.endswith("node n0, n1")
-    assert not all_started(view(rank(0)))
+    assert verdict.reason.endswith(f": node {late}")
+
+
+def test_rank_stands_ready_before_it_starts() -> None:
+    waiting = RankView(rank=1, wrapper="1:2:b")
+    assert all_armed(view(rank(0), waiting))
+    assert not all_started(view(rank(0), waiting))
+    assert not all_armed(view(rank(0), RankView(rank=1)))
+
+
+def test_peer_that_vanished_is_reported_with_how_that_is_known() -> None:
+    gone = Peer(started=True, gone=True, how="nothing was heard of it for 10 s")
+    verdict = decide(view(rank(0), rank(1), peers={"n1": gone}))
+    assert verdict == Verdict("aborted", "node_lost", "node n1 vanished: nothing was heard of it for 10 s")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +185,16 @@ def test_launcher_that_is_killed_under_its_ranks_means_a_lost_node() -> None:
 
 def test_launcher_that_ends_well_while_another_still_runs_is_no_reason() -> None:
     assert decide(view(rank(0, code=0), rank(1), launcher_ends=[LauncherEnd(0, "")])) is None
+
+
+def test_rank_or_launcher_that_the_platform_told_to_end_before_its_own_deadline_was_preempted() -> None:
+    rank_told = view(rank(0), rank(1, signal=15), notices={"n0": 999.0})
+    assert decide(rank_told) == Verdict(TERMINATED, "preempted", "node n0 was preempted")
+    launcher_told = view(rank(0), rank(1), launcher_ends=[LauncherEnd(1, "")], notices={"n0": 999.0})
+    assert decide(launcher_told) == Verdict(TERMINATED, "preempted", "node n0 was preempted")
+    crashed = decide(view(rank(0), rank(1, signal=11), notices={"n0": 999.0}))
+    assert crashed is not None
+    assert crashed.fault == "rank_failed"
 
 
 def test_vanished_peer_is_lost_or_was_preempted() -> None:
@@ -215,3 +252,65 @@ def test_unknown_signal_has_a_name_all_the_same() -> None:
     assert describe_end(wire.end_record(rank=4, exit_code=None, signal=63, at_s=1.0), node="n2") == (
         "rank 4 on node n2 was ended by signal 63"
     )
+
+
+def with_helper(*ranks: RankView, **changes: Any) -> View:
+    """A node of two trainers, and of a helper whose number is 4."""
+    return view(*ranks, helpers=frozenset({4}), **changes)
+
+
+def test_node_has_started_when_its_helpers_have_too() -> None:
+    assert not all_started(with_helper(rank(0), rank(1)))
+    assert all_started(with_helper(rank(0), rank(1), rank(4)))
+
+
+def test_gang_is_done_when_its_trainers_are_whatever_its_helpers_do() -> None:
+    trainers = rank(0, code=0), rank(1, code=0)
+    for helper in (rank(4), rank(4, code=0), rank(4, code=3), rank(4, signal=9)):
+        assert decide(with_helper(*trainers, helper, peers={"n1": Peer(started=True, done=True)})) == Verdict(DONE)
+
+
+def test_helper_that_fails_fails_the_gang_once_word_of_the_trainers_end_could_have_come() -> None:
+    failed = rank(4, code=3, at_s=110.0)
+    assert decide(with_helper(rank(0), rank(1), failed, now_s=111.9)) is None
+    verdict = decide(with_helper(rank(0), rank(1), failed, now_s=112.1))
+    assert verdict is not None
+    assert (verdict.outcome, verdict.fault, verdict.rank) == (ABORTED, "rank_failed", 4)
+
+
+def test_helper_that_cannot_start_fails_the_gang_at_once() -> None:
+    verdict = decide(with_helper(rank(0), rank(1), rank(4, code=127, start_error="cannot start 'x'")))
+    assert verdict is not None
+    assert verdict.fault == "start_failed"
+
+
+def test_helper_that_fails_as_the_trainers_leave_is_forgiven_while_they_do() -> None:
+    failed = rank(4, code=3, at_s=110.0)
+    leaving = rank(0, code=0, at_s=110.5), rank(1)
+    assert decide(with_helper(*leaving, failed, now_s=114.0)) is None
+    verdict = decide(with_helper(*leaving, failed, now_s=116.0))
+    assert verdict is not None
+    assert verdict.fault == "rank_exited_early"
+    others_left = {"n1": Peer(started=True, done=True, ending=True)}
+    assert decide(with_helper(rank(0), rank(1), failed, now_s=114.0, peers=others_left)) is None
+
+
+def test_helper_that_exits_0_is_no_trainer_that_left_early() -> None:
+    assert decide(with_helper(rank(0), rank(1), rank(4, code=0, at_s=101.0), now_s=200.0)) is None
+
+
+def test_node_of_helpers_alone_is_done_from_the_start_and_excuses_nobody() -> None:
+    only_helper = view(rank(4), helpers=frozenset({4}), num_ranks=0)
+    assert all_done(only_helper)
+    assert decide(only_helper) is None
+    failed = rank(4, code=3, at_s=110.0)
+    alone = {"n1": Peer(started=True, done=True)}
+    judged = with_helper(rank(0), rank(1), failed, now_s=113.0, peers=alone)
+    verdict = decide(judged)
+    assert verdict is not None
+    assert verdict.fault == "rank_failed"
+
+
+def test_helpers_end_is_told_by_its_role() -> None:
+    end = wire.end_record(rank=4, exit_code=3, signal=None, at_s=1.0, who="data_loader 0")
+    assert describe_end(end, node="n0") == "data_loader 0 on node n0 exited with code 3"

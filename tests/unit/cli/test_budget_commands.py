@@ -40,7 +40,9 @@ def test_an_answer_is_kept_with_who_gave_it(root: Path) -> None:
 
 
 def test_a_run_that_is_not_there_is_not_begun(root: Path) -> None:
-    assert run(root, "ls-" + "b" * 20, "--max-usd", "5").exit_code == 1
+    shown = run(root, "ls-" + "b" * 20, "--max-usd", "5")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith(f"error: no run ls-{'b' * 20} below {root}: ")
     assert not (root / "runs" / ("ls-" + "b" * 20) / "allowances").exists()
 
 

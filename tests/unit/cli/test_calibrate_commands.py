@@ -43,7 +43,7 @@ def test_what_runs_measured_is_kept_where_the_planner_looks(spec, run, tmp_path)
     assert "80 % of steps within" in shown.output
     kept = calibration_file.load(open_store(str(tmp_path / "state")))
     assert kept is not None
-    (kind,) = kept.kinds.values()
+    kind = kept.kinds["cpu"]
     assert sum(kind.num_rows_by_source.values()) == 2
     assert kept.rates_of(node_shape(LOCAL_SHAPE).accelerator) == kind.rates
 

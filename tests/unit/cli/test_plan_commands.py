@@ -35,7 +35,7 @@ def test_plan_prints_plans_reasons_and_an_explanation(spec: Path) -> None:
     result = run(spec, "--nodes", 2, "--slots", 2)
     assert result.exit_code == 0, result.output
     assert "run [red]$(x)[/red]: plans, best first" in result.output
-    for part in ("dp=4", "Chosen: dp=4", "Turned down, of", "deepspeed, accelerate, torchrun;"):
+    for part in ("dp=4", "Chosen: dp=4", "Turned down, of", "deepspeed, accelerate, and for who starts its ranks:"):
         assert part in result.output
 
 
@@ -97,6 +97,13 @@ def test_gpus_fill_nodes_of_a_shape(spec: Path) -> None:
     assert max(len(plan.placement.nodes) for plan in found.plans) == 2
 
 
+def test_a_network_that_cannot_add_up_is_told(spec: Path) -> None:
+    refused = run(spec, "--gpus", "16xp5.48xlarge", "--sharp")
+    assert refused.exit_code == EXIT_BAD_SPEC
+    assert "--sharp: nodes of p5.48xlarge are joined by efa2, whose switches cannot add up" in refused.output
+    assert run(spec, "--gpus", "2xlocal-cpu,8xp5.48xlarge", "--sharp").exit_code == 2
+
+
 def test_the_choice_is_compared_with_what_is_one_change_away(spec: Path) -> None:
     result = run(spec, "--nodes", 2, "--slots", 2)
     assert "One thing changed at a time, on the same ranks and nodes:" in result.output
@@ -117,7 +124,7 @@ def test_a_plan_is_written_out_to_files_and_below_the_table(spec: Path, tmp_path
     assert result.exit_code == 0, result.output
     assert json.loads(path.read_text())["train_batch_size"] > 0
     assert "torchrun.args:\n--nnodes=2\n--nproc-per-node=2\n" in result.stdout
-    assert "note: torchrun starts ranks" in result.stderr
+    assert "note on torchrun: torchrun starts ranks" in result.stderr
 
 
 def test_settings_need_a_file_where_json_takes_the_screen(spec: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from airflow_llmsched.cli.plan_commands import EXIT_BAD_SPEC, EXIT_NO_PLAN, plan
 from airflow_llmsched.cli.plan_mixed import read_kinds
 from airflow_llmsched.codec import from_json
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.learning import calibration_file
+from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.mixed import MixedSearch
+from airflow_llmsched.planner.perf.calibration import packaged
 from tests.support.specs import small
 
 APP = typer.Typer()
@@ -62,3 +66,17 @@ def test_pages_and_settings_of_a_mixed_plan_are_refused(tmp_path: Path) -> None:
 def test_kinds_that_make_no_sense_are_refused(gpus: str) -> None:
     with pytest.raises(SpecError):
         read_kinds(gpus)
+
+
+def test_a_kind_that_was_measured_to_be_slower_gets_less_to_do(tmp_path: Path) -> None:
+    known = packaged()
+    rates = known.kinds["ampere"].rates
+    slower = replace(known.kinds["ampere"], rates=replace(rates, matmul_ratio=rates.matmul_ratio / 3))
+    calibration_file.save(open_store(str(tmp_path)), replace(known, kinds={"ampere": slower}))
+
+    def share(*arguments: str) -> int:
+        result = run(tmp_path, "8xp5.48xlarge,8xp4de.24xlarge", "--json", *arguments)
+        plan = from_json(MixedSearch, result.output).plans[0]
+        return next(sum(each.amounts) for each in plan.shares if each.node_shape == "p4de.24xlarge")
+
+    assert share("--state-root", str(tmp_path)) < share()

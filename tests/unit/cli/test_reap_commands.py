@@ -65,7 +65,7 @@ def test_orphan_is_shown_first_and_stopped_on_yes(harness: LocalHarness, gang: G
     assert f"stopped {gang.key.name}" in stopped.output
     assert harness.num_live_ranks(gang) == 0
     again = reap(harness, "--without-airflow", "--yes")
-    assert (again.exit_code, again.output.strip()) == (0, "nothing lives on this engine")
+    assert (again.exit_code, again.output.strip()) == (0, "nothing lives on local")
 
 
 def test_without_airflows_word_everything_is_spared(harness: LocalHarness, gang: GangHandle) -> None:

@@ -23,6 +23,12 @@ def test_schema_prints_the_reference_page_when_asked() -> None:
     assert RUNNER.invoke(app, ["schema", "--markdown"]).output == reference.markdown()
 
 
+def test_schema_prints_one_page_at_a_time() -> None:
+    result = RUNNER.invoke(app, ["schema", "--fleet", "--topology"])
+    assert result.exit_code == 2
+    assert "are two pages" in result.output
+
+
 def test_check_says_in_short_what_a_sound_spec_asks_for(tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     spec.write_text(reference.example("transformer.yaml"))
@@ -30,6 +36,14 @@ def test_check_says_in_short_what_a_sound_spec_asks_for(tmp_path: Path) -> None:
     assert result.exit_code == 0
     for part in ("4,022,468,096 parameters", "256 sequences", "500G tokens", "60000 USD", "within 14d", "16 to 128"):
         assert part in result.output
+
+
+def test_check_says_whose_turn_a_run_waits_for(tmp_path: Path) -> None:
+    spec = tmp_path / "s.yaml"
+    text = "\n".join(line for line in reference.example("transformer.yaml").splitlines() if "queue:" not in line)
+    spec.write_text(f"{text}\nqueue: {{team: speech, priority: urgent, max_wait: 2d}}\n")
+    result = RUNNER.invoke(app, ["check", str(spec)], env={"COLUMNS": "300"})
+    assert "team speech, class urgent, waits for at most 2d" in " ".join(result.output.split())
 
 
 def test_check_says_what_a_token_takes_and_how_much_is_trained(tmp_path: Path) -> None:

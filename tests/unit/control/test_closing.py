@@ -11,6 +11,7 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.closing import SPEC_FILE, open_closing_driver
 from airflow_llmsched.control.runs import MovedOnError, RunDriver
 from airflow_llmsched.control.task_files import task_file_key
+from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.ledger import Bucket, Span
 from airflow_llmsched.errors import InternalError
 from airflow_llmsched.sim.scripts import SimTraining
@@ -73,16 +74,33 @@ def test_release_is_not_recorded_in_a_generation_that_opened_meanwhile(
     driver = closing(house)
     finish = driver._finish_cancel
 
-    def finish_and_clear(session: object) -> tuple[str, ...]:
-        stopped = finish(session)  # type: ignore[arg-type]
+    def finish_and_clear(session: object, stopped: list[str]) -> None:
+        finish(session, stopped)  # type: ignore[arg-type]
         house.driver(generation=1).start()
-        return stopped
 
     monkeypatch.setattr(driver, "_finish_cancel", finish_and_clear)
     driver.release()
     assert not any(isinstance(event, ev.Released) for event in house.journal.read())
     assert len(house.live()) == 1
     assert not house.driver().state().released
+
+
+def test_what_was_stopped_is_told_by_whoever_stopped_it_though_another_was_first_to_record_the_end(
+    house: SimHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, others = house.engine.stop, []
+
+    def stop_and_meet_another(handle: GangHandle, *, grace_s: float) -> None:
+        stop(handle, grace_s=grace_s)
+        if not others:
+            others.append(None)
+            others.append(closing(house).release())
+
+    monkeypatch.setattr(house.engine, "stop", stop_and_meet_another)
+    assert closing(house).release() == (f"{RUN}-g1-a1",)
+    assert others == [None, ()]
+    kinds = [event.kind for event in house.journal.read()]
+    assert [kinds.count(kind) for kind in ("cancel_requested", "run_cancelled", "released")] == [1, 1, 1]
 
 
 def test_a_teardown_that_stood_still_leaves_a_run_alone_that_was_begun_anew_meanwhile(

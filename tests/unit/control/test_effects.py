@@ -9,16 +9,22 @@ import pytest
 
 from airflow_llmsched.control import commands as cmd
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.effects import Effects
+from airflow_llmsched.control.context import Failed, Outcome, Watch
+from airflow_llmsched.control.effects import JOIN_S, Effects
 from airflow_llmsched.control.launch import build_gang
+from airflow_llmsched.control.places import CheckpointPlace
+from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.decision import Abort, Finish
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec, GangStatus, LaunchRequest
 from airflow_llmsched.domain.health import Fault, FaultKind
-from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.identity import AttemptKey, LeaseKey, NodeId
+from airflow_llmsched.domain.lease import Lease, LeasedNode, LeasedNodeState, LeaseId, LeaseState
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, InternalError, LaunchError
 from airflow_llmsched.planner.policies.failure import FailureHistory
+from airflow_llmsched.ports import EngineFeature
 from airflow_llmsched.sim.scripts import SimTraining
-from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of, tree_of, workload_of
+from tests.support.sim_cloud import sim_pool
+from tests.support.sim_house import ROOT, RUN, SimHouse, greedy_planner, plan_of, tree_of, workload_of
 
 KEY = AttemptKey(run=RUN, generation=1, attempt=1)
 LAUNCH = cmd.Launch(key=KEY, channel_root="ch", plan=plan_of(("n0", 2)), checkpoint=None, waiting_since_s=None)
@@ -291,7 +297,82 @@ def build(house: SimHouse, command: cmd.Launch) -> GangSpec:
         house.context,
         key=command.key,
         plan=command.plan,
+        place=CheckpointPlace(root=house.context.checkpoint_root, node_root=house.context.checkpoint_root),
         channel_root=command.channel_root,
         checkpoint=None,
         own_folder=True,
     )
+
+
+def _rented(house: SimHouse, *names: str, wait_s: float = 60.0) -> RunDriver:
+    """A driver of a run that has rented machines of these names."""
+    lease = Lease(
+        id=LeaseId("z/l"),
+        key=LeaseKey(run=RUN, generation=1, rental=1),
+        pool=sim_pool().offer.pool,
+        num_nodes=len(names),
+        state=LeaseState.ACTIVE,
+        expires_at_s=1e12,
+        nodes=tuple(LeasedNode(id=NodeId(name), state=LeasedNodeState.RUNNING) for name in names),
+    )
+    return RunDriver(
+        context=replace(house.context, capacity_wait_s=wait_s),
+        journal=house.journal,
+        engine=house.engine,
+        planner=greedy_planner,
+        checkpoints=house.checkpoints,
+        open_channel=house.hub.open,
+        clock=house.clock,
+        leases=lambda: (lease,),
+    )
+
+
+def test_machines_that_have_not_joined_the_engine_are_waited_for_and_no_others_planned_on() -> None:
+    house = SimHouse()
+    waits = _rented(house, "i-1").start()
+    assert isinstance(waits, Watch)
+    assert waits.state.handle is None
+    (refused,) = [event for event in house.journal.read() if isinstance(event, ev.PlanRefused)]
+    assert "rented nodes have not joined the engine: i-1 (lease z/l)" in refused.reason
+    joined = _rented(house, "n1")
+    house.clock.sleep(30.0)
+    outcome = joined.handle(ev.Woke(at_s=house.clock.now_s()))
+    assert isinstance(outcome, Watch)
+    assert outcome.state.handle is not None
+    assert [each.plan.placement.nodes for each in joined.attempts()] == [("n1",)]
+
+
+def test_machines_that_never_join_are_not_waited_for_for_ever() -> None:
+    house = SimHouse()
+    outcome: Outcome = _rented(house, "i-1").start()
+    while isinstance(outcome, Watch):
+        house.clock.sleep(max(0.0, (outcome.state.wake_at_s or 0.0) - house.clock.now_s()))
+        outcome = _rented(house, "i-1").handle(ev.Woke(at_s=house.clock.now_s()))
+    assert isinstance(outcome, Failed)
+    assert "i-1" in outcome.reason
+    assert "waited 60 s" in outcome.reason
+    assert house.driver().attempts() == ()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_machine_that_joins_later_than_others_is_waited_for_but_not_for_long(is_there: bool) -> None:
+    house = SimHouse()
+    if is_there:
+        house.engine.lose_node(NodeId("n0"))  # as a host is that does not answer yet
+    names = ("n1", "n0" if is_there else "i-2")
+    began_s = house.clock.now_s()
+    outcome: Outcome = _rented(house, *names, wait_s=3600.0).start()
+    while isinstance(outcome, Watch) and outcome.state.handle is None:
+        assert names[1] in house.driver().state().reason
+        house.clock.sleep(max(0.0, (outcome.state.wake_at_s or 0.0) - house.clock.now_s()))
+        outcome = _rented(house, *names, wait_s=3600.0).handle(ev.Woke(at_s=house.clock.now_s()))
+    assert JOIN_S <= house.clock.now_s() - began_s < 2 * JOIN_S
+    assert [each.plan.placement.nodes for each in house.driver().attempts()] == [("n1",)]
+
+
+def test_engine_whose_nodes_are_fixed_waits_for_no_machine() -> None:
+    house = SimHouse()
+    house.engine.features = house.engine.features | {EngineFeature.NODES_ARE_FIXED}  # type: ignore[misc]  # of this one
+    outcome = _rented(house, "i-1").start()
+    assert isinstance(outcome, Watch)
+    assert outcome.state.handle is not None

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Succeeded, Watch
-from airflow_llmsched.control.fencing import CLOCK_SKEW_S, KILL_S
+from airflow_llmsched.control.fencing import CLOCK_SKEW_S, KILL_S, LOOK_AGAIN_S
 from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.sim_house import RUN, SimHouse, tree_of, workload_of
+from tests.support.switched_engine import SwitchedEngine
 
 N0 = NodeId("n0")
 LEASE_S = 30.0
@@ -27,6 +28,14 @@ def house_of(num_nodes: int = 3) -> SimHouse:
     house = SimHouse(training=SimTraining(num_steps=60), tree=tree_of(num_nodes), workload=workload_of())
     house.context = replace(house.context, lease_s=LEASE_S)
     return house
+
+
+def switched(house: SimHouse, *nodes: str, num_nodes: int = 3) -> SwitchedEngine:
+    """Give a house an engine that can turn these nodes off."""
+    engine = SwitchedEngine(house.world, tree_of(num_nodes), hub=house.hub, checkpoints=house.checkpoints)
+    engine.switched = frozenset(map(NodeId, nodes))
+    house.engine = engine
+    return engine
 
 
 def awaited(house: SimHouse) -> list[ev.FenceAwaited]:
@@ -68,6 +77,61 @@ def test_without_a_lease_there_is_nothing_to_wait_for() -> None:
     house.run(before_look=house.when_step(12, lambda: house.engine.partition(N0)))
     assert awaited(house) == []
     assert house.engine.overlaps != []  # which is why the default is to have one
+
+
+def test_nodes_that_the_engine_proves_off_are_not_waited_for() -> None:
+    house = house_of()
+    engine = switched(house, "n0")
+    outcome = house.run(before_look=house.when_step(12, lambda: engine.partition(N0)))
+    assert isinstance(outcome, Succeeded)
+    assert awaited(house) == []
+    assert engine.num_fenced == 1
+    first, second = house.driver().attempts()
+    assert first.status is not None
+    assert first.status.unconfirmed_nodes == (N0,)
+    assert second.intended_at_s <= (first.status.ended_at_s or 0.0) + 5.0
+    assert engine.overlaps == []
+
+
+def test_node_that_the_engine_cannot_prove_off_is_waited_for() -> None:
+    house = house_of()
+    engine = switched(house, "n1")
+    assert isinstance(house.run(before_look=house.when_step(12, lambda: engine.partition(N0))), Succeeded)
+    waits = awaited(house)
+    assert {wait.nodes for wait in waits} == {(N0,)}
+    assert len(waits) > 1, "it is asked again and again"
+    _, second = house.driver().attempts()
+    assert second.intended_at_s >= waits[0].until_s
+    assert engine.num_fenced == 0
+    assert engine.overlaps == []
+
+
+def test_node_that_is_proven_off_while_it_is_waited_for_is_waited_for_no_longer() -> None:
+    """A cloud takes a minute to turn off what it takes: its word counts from when it comes."""
+    house = house_of()
+    house.context = replace(house.context, lease_s=600.0)
+    engine = switched(house)
+    outcome = waiting(house)
+    (wait,) = awaited(house)
+    engine.switched = frozenset({N0})
+    assert outcome.state.wake_at_s == pytest.approx(wait.at_s + LOOK_AGAIN_S)
+    house.clock.sleep(LOOK_AGAIN_S)
+    again = house.driver().handle(ev.Woke(at_s=house.clock.now_s()))
+    assert isinstance(again, Watch)
+    assert again.state.handle is not None, "it was launched at once"
+    assert house.clock.now_s() < wait.until_s - 500.0
+    assert engine.overlaps == []
+
+
+def test_end_that_the_engine_confirms_later_is_not_waited_for_any_more() -> None:
+    house = house_of()
+    engine = switched(house)
+    waiting(house)
+    engine.switched = frozenset({N0})
+    again = house.driver(generation=1).start()  # a clear: it plans anew, with the first gang's channel still on record
+    assert isinstance(again, Watch)
+    assert again.state.handle is not None, "it was launched at once"
+    assert engine.overlaps == []
 
 
 def waiting(house: SimHouse) -> Watch:
@@ -156,17 +220,19 @@ PARTITIONS = st.lists(
     handoff_s=st.floats(0.0, 120.0),
     crashes=st.sets(st.integers(1, 12), max_size=4),
     clears=st.sets(st.integers(1, 8), max_size=2),
-    seed=st.integers(0, 3),
+    world=st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["n0", "n1", "n2"]))),  # seed; nodes with a switch
 )
 def test_ranks_of_two_gangs_are_never_alive_at_once(
     partitions: list[tuple[int, str, float | None, float]],
     handoff_s: float,
     crashes: set[int],
     clears: set[int],
-    seed: int,
+    world: tuple[int, set[str]],
 ) -> None:
+    seed, off = world
     house = SimHouse(training=SimTraining(num_steps=60), tree=tree_of(5), workload=workload_of(), seed=seed)
     house.context = replace(house.context, lease_s=LEASE_S, handoff_limit_s=200.0, capacity_wait_s=600.0)
+    switched(house, *off, num_nodes=5)
     due = sorted(partitions, key=lambda each: each[0])
 
     def look() -> None:

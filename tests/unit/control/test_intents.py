@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_llmsched.control.intents import evaluation_intents
+from airflow_llmsched.control.intents import evaluation_intents, preflight_intents, side_intents
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.errors import StoreError
 from tests.support.memory_store import MemoryStore
@@ -40,3 +40,11 @@ def test_damaged_note_is_never_taken_for_none() -> None:
     store.objects[name] = b"{"
     with pytest.raises(StoreError, match=FIRST.name):
         evaluation_intents(store, RUN).noted()
+
+
+def test_checks_of_nodes_and_evaluations_are_both_noted_beside_the_training() -> None:
+    store = MemoryStore()
+    evaluation_intents(store, RUN).note(FIRST, at_s=1.0)
+    preflight_intents(store, RUN).note(SECOND, at_s=2.0)
+    assert evaluation_intents(store, RUN).noted() == (FIRST,)
+    assert set(side_intents(store, RUN)) == {FIRST, SECOND}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.launch import (
     CHECKPOINT_ROOT_VARIABLE,
     INIT_VARIABLE,
@@ -11,9 +12,13 @@ from airflow_llmsched.control.launch import (
     build_gang,
     channel_root_of,
 )
+from airflow_llmsched.control.places import CheckpointPlaces
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
-from airflow_llmsched.domain.gang import GangSpec
+from airflow_llmsched.domain.gang import Closeness, GangRole, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, RunOrigin
+from airflow_llmsched.domain.plan import LaunchSetting, Plan
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
+from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
 
 KEY = AttemptKey(run=RUN, generation=2, attempt=3)
@@ -22,7 +27,16 @@ PLAN = plan_of(("n0", 2), ("n1", 1))
 
 def build(checkpoint: CheckpointRef | None = None, *, own_folder: bool = True, **changes: object) -> GangSpec:
     context = replace(SimHouse().context, **changes)  # type: ignore[arg-type]
-    return build_gang(context, key=KEY, plan=PLAN, channel_root="ch", checkpoint=checkpoint, own_folder=own_folder)
+    return gang_of(context, PLAN, checkpoint=checkpoint, own_folder=own_folder)
+
+
+def gang_of(
+    context: RunContext, plan: Plan, *, checkpoint: CheckpointRef | None = None, own_folder: bool = True
+) -> GangSpec:
+    place = CheckpointPlaces(context.checkpoint_root, context.places).of(plan)
+    return build_gang(
+        context, key=KEY, plan=plan, place=place, channel_root="ch", checkpoint=checkpoint, own_folder=own_folder
+    )
 
 
 def test_gang_carries_the_plan_and_the_workloads_limits() -> None:
@@ -52,6 +66,18 @@ def test_weights_to_start_with_are_named_until_there_is_a_checkpoint_of_the_run(
     assert INIT_VARIABLE not in build(environment={INIT_VARIABLE: "stale"}).environment
 
 
+def test_ranks_have_what_the_plan_counts_on_unless_their_own_settings_say_otherwise() -> None:
+    setting = LaunchSetting(name="NCCL_COLLNET_ENABLE", value="1", why="switches add up")
+    prediction = replace(PLAN.prediction, allocator_settings="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    plan = replace(PLAN, prediction=prediction, launch_settings=(setting,))
+    gang = gang_of(SimHouse().context, plan)
+    assert gang.environment["NCCL_COLLNET_ENABLE"] == "1"
+    assert gang.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    own = replace(SimHouse().context, environment={"NCCL_COLLNET_ENABLE": "0"})
+    other = gang_of(own, plan)
+    assert other.environment["NCCL_COLLNET_ENABLE"] == "0"
+
+
 def test_settings_of_the_caller_reach_the_ranks_and_cannot_move_the_checkpoints() -> None:
     gang = build(environment={"LLMSCHED_DATASET": "d $(x) 'y'", CHECKPOINT_ROOT_VARIABLE: "elsewhere"})
     assert gang.environment["LLMSCHED_DATASET"] == "d $(x) 'y'"
@@ -75,3 +101,31 @@ def test_gang_says_whose_it_is() -> None:
     origin = RunOrigin(deployment_id="d", run=RUN, dag_id="dag", run_id="run")
     assert build().origin is None
     assert build(origin=origin).origin == origin
+
+
+def test_helpers_run_what_the_workload_says_and_trainers_the_launchers_command() -> None:
+    loader = RoleSpec(kind=RoleKind.DATA_LOADER, num_ranks=2, command=("load", "$(x)"))
+    workload = replace(SimHouse().context.workload, roles=(RoleSpec(kind=RoleKind.TRAINER), loader))
+    assert build(workload=workload).roles == (GangRole(kind=RoleKind.DATA_LOADER, command=("load", "$(x)")),)
+    assert build().roles == ()
+
+
+def test_gang_knows_who_made_the_plans_accelerators() -> None:
+    accelerated = replace(PLAN, accelerator_vendor="amd")
+    gang = gang_of(SimHouse().context, accelerated)
+    assert gang.accelerator_vendor == "amd"
+
+
+def test_gang_says_what_of_its_placement_must_hold_on_other_nodes_too() -> None:
+    plan = replace(plan_of(("n0", 2), ("n1", 2)), levels=("rack",))
+    assert build_with(plan).close == ()
+    together = PlacementWish(group=RankGroup.GANG, level="rack", required=True)
+    assert build_with(plan, together).close == (Closeness(level="rack", num_nodes=2),)
+    assert build_with(plan, replace(together, required=False)).close == ()
+    uneven = replace(plan_of(("n0", 2), ("n1", 1)), levels=("rack",))
+    assert build_with(uneven, together).close == ()
+
+
+def build_with(plan: Plan, *wishes: PlacementWish) -> GangSpec:
+    context = SimHouse().context
+    return gang_of(replace(context, workload=replace(context.workload, placement=wishes)), plan)

@@ -103,7 +103,7 @@ def test_next_launch_counts_on_in_the_generation() -> None:
         ev.PlanChosen(at_s=9.0, plan=PLAN),
         ev.CheckpointChosen(at_s=9.0, checkpoint=CHECKPOINT),
     )
-    assert commands(state) == (cmd.RecordIntent(key=AttemptKey(run=RUN, generation=1, attempt=2)),)
+    assert commands(state) == (cmd.RecordIntent(key=AttemptKey(run=RUN, generation=1, attempt=2), plan=PLAN),)
     assert state.newest == CHECKPOINT
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.control.market import Market, ask_market
-from airflow_llmsched.domain.capacity import Offer, Requirement, ShapeNeed
+from airflow_llmsched.control.market import TO_BE_BOUGHT, Market, ask_market, survey_market
+from airflow_llmsched.domain.capacity import Offer, Purchase, Requirement, ShapeNeed
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.planner.market.energy_terms import EnergyTerms
+from airflow_llmsched.planner.market.offers import Weights
 from airflow_llmsched.ports import PriceSource
 from airflow_llmsched.prices.merged import AgedSource, MergedPrices
 from tests.support.sim_cloud import SimCloudHarness, sim_pool
@@ -100,3 +102,44 @@ def test_an_offer_is_quoted_for_every_node_count_that_competes() -> None:
     market = ask_market(need, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
     assert [quote.num_nodes for quote in market.quotes] == [2, 4]
     assert market.explain() == "1 of 1 offers serve"
+
+
+def test_what_has_to_be_bought_first_is_rented_by_nobody_and_said_where_it_would_be_cheaper() -> None:
+    def market(*, usd_per_hour: float) -> Market:
+        block = sim_pool("b", usd_per_hour=usd_per_hour, capacity_type=CapacityType.RESERVED)
+        block.offer = replace(block.offer, purchase=Purchase(what="block cb-1", usd=4800.0, command="buy cb-1"))
+        return ask(SimCloudHarness(sim_pool("a", usd_per_hour=30.0), block))
+
+    cheaper, dearer = market(usd_per_hour=20.0), market(usd_per_hour=31.0)
+    for each in (cheaper, dearer):
+        assert [quote.offer.pool.zone for quote in each.quotes] == ["sim-east-a"]
+        assert each.explain() == f"1 of 2 offers serve: 1 {TO_BE_BOUGHT}"
+    assert cheaper.asks.startswith("block cb-1 costs $4,800.00 at once")
+    assert cheaper.asks.endswith("Nobody buys it but a person: buy cb-1")
+    assert dearer.asks == ""
+
+
+def test_a_policy_does_not_fall_back_on_what_has_to_be_bought_first() -> None:
+    block = sim_pool("b", usd_per_hour=20.0, capacity_type=CapacityType.RESERVED)
+    block.offer = replace(block.offer, purchase=Purchase(what="block cb-1", usd=4800.0, command="buy cb-1"))
+    harness = SimCloudHarness(block)
+    survey = survey_market(NEED, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
+    assert survey.market.quotes == ()
+    assert survey.market.asks
+
+
+def test_what_counts_beside_the_price_orders_offers_and_is_said_in_words() -> None:
+    dirty, clean = sim_pool("a"), sim_pool("b", usd_per_hour=45.0)
+    dirty.offer = replace(dirty.offer, carbon_g_per_hour=9e5)
+    clean.offer = replace(clean.offer, carbon_g_per_hour=1e3)
+    harness = SimCloudHarness(dirty, clean)
+    weighed = EnergyTerms(weights=Weights(usd_per_carbon_g=1e-4))
+
+    def market(energy: EnergyTerms) -> Market:
+        return ask_market(NEED, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s(), energy=energy)
+
+    assert market(EnergyTerms()).quotes[0].offer.pool.zone == "sim-east-a"
+    assert market(weighed).quotes[0].offer.pool.zone == "sim-east-b"
+    assert "kg of CO2 equivalent with the first" in market(weighed).explain()
+    survey = survey_market(NEED, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s(), energy=weighed)
+    assert survey.market.quotes[0].offer.pool.zone == "sim-east-b"

@@ -158,6 +158,16 @@ def test_gang_that_does_not_start_in_time_is_a_fault_that_names_the_node() -> No
     assert "limit 30 s" in fault.summary
 
 
+def test_time_in_the_platforms_own_queue_is_not_time_to_start() -> None:
+    queued = replace(status(GangPhase.PENDING, 5_000.0), queued_until_s=5_000.0)
+    _, verdict = observe(WATCH, Observation(at_s=5_000.0, status=queued))
+    assert isinstance(verdict, KeepWatching)
+    for at_s, expected in ((5_039.0, KeepWatching), (5_041.0, HandOver)):
+        starting = replace(status(GangPhase.STARTING, at_s), queued_until_s=5_010.0)
+        _, verdict = observe(WATCH, Observation(at_s=at_s, status=starting))
+        assert isinstance(verdict, expected)
+
+
 def test_gang_without_progress_is_hung_once_its_limit_has_passed() -> None:
     watch, _ = after(WATCH, running(110.0, report(110.0, step=7, heartbeat_s=110.0)))
     watch, verdict = after(watch, running(169.0, report(169.0, step=7, heartbeat_s=110.0)))
@@ -247,6 +257,17 @@ def test_hang_blames_the_rank_that_is_furthest_behind() -> None:
     assert isinstance(verdict, HandOver)
     assert isinstance(verdict.event, ev.FaultDetected)
     assert (verdict.event.fault.rank, verdict.event.fault.node) == (2, "n1")
+
+
+def test_hang_in_a_fleet_blames_the_node_by_the_fleets_name() -> None:
+    """Its agents know nothing of a fleet: left out by their own name, another cluster's node would be."""
+    node = NodeStatus(node=NodeId("a/n0"), phase=GangPhase.RUNNING)
+    seen = running(110.0, report(110.0, step=7, heartbeat_s=110.0))
+    seen = replace(seen, status=status(GangPhase.RUNNING, 110.0, nodes=(node,)))
+    _, verdict = after(WATCH, seen, running(169.0), running(171.0))
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.FaultDetected)
+    assert verdict.event.fault.node == "a/n0"
 
 
 @given(skew_s=st.floats(min_value=-1e6, max_value=1e6))

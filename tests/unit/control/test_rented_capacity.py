@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
+from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.rental_memory import MemoryFile
+from airflow_llmsched.domain.capacity import DataAt
+from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.sim.clock import VirtualClock
 from airflow_llmsched.sim.scripts import SimTraining
+from tests.support.cloud_house import CloudHouse, both, need_of, quick_pool, spot_pool
 from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.rented_house import NUM_STEPS, RentedHouse
 from tests.support.sim_house import RUN
@@ -71,6 +76,116 @@ def test_a_cheaper_place_is_moved_to_with_a_checkpoint_and_nothing_is_done_twice
     assert "spot nodes of sim in onprem lent" in move.reason
 
 
+# Moves of other kinds: one cloud, two regions, shapes and sizes
+
+EAST, WEST = "sim-east-a", "sim-west-a"
+
+
+def two_regions(folder: Path, *, egress_usd: float, data_s: float = 60.0, **terms: float | None) -> CloudHouse:
+    data = DataAt(
+        cloud="sim",
+        region="sim-east",
+        num_bytes=1_000_000_000,
+        egress_usd_per_byte=egress_usd / 1e9,
+        bytes_per_s=1e9 / data_s,
+    )
+    pools = [quick_pool(), spot_pool(), quick_pool(region="sim-west"), spot_pool(region="sim-west")]
+    house = CloudHouse(folder, *pools, need=need_of(2, data=(data,)), **terms)
+    house.price(EAST, 60.0)  # no offer
+    house.price(WEST, 60.0)
+    return house
+
+
+def test_a_run_moves_to_another_region_with_its_checkpoint_when_that_pays_for_the_way(tmp_path: Path) -> None:
+    house = two_regions(tmp_path, egress_usd=1.0)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price(WEST, 4.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}", f"2 spot sim.8x {WEST}"]
+    first, second = house.steps()
+    assert second[0] == first[-1] + 1
+    house.renter().release()
+    assert not house.sim_cloud.billed()
+
+
+class StoringHouse(CloudHouse):
+    """The western region reads another storage than the run begins in. Copies take as long as they take."""
+
+    west = "mem/west/run"
+    copied: list[tuple[str, str]]
+
+    def copy(self, source: str, target: str) -> int:
+        self.copied.append((source, target))
+        self.clock.sleep(20.0)
+        return super().copy(source, target)
+
+
+def test_a_run_that_moves_to_a_region_with_a_storage_of_its_own_takes_its_checkpoint_along(tmp_path: Path) -> None:
+    pools = [quick_pool(), spot_pool(), quick_pool(region="sim-west"), spot_pool(region="sim-west")]
+    house = StoringHouse(tmp_path, *pools)
+    house.copied = []
+    west = CheckpointPlace(root=house.west, node_root=house.west, storage="sim/sim-west")
+    house.context = replace(house.context, places={"sim/sim-west": west})
+    house.price(EAST, 60.0)  # no offer
+    house.price(WEST, 60.0)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price(WEST, 4.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}", f"2 spot sim.8x {WEST}"]
+    ((source, target),) = house.copied
+    assert source.startswith("mem/checkpoints/")
+    assert target == source.replace("mem/checkpoints", house.west)
+    first, second = house.steps()
+    assert second[0] == first[-1] + 1
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.path.startswith(house.west)
+    roots = [event.checkpoint_root for event in house.journal.read() if isinstance(event, ev.LaunchIntended)]
+    assert roots == ["mem/checkpoints", house.west]
+    (chosen,) = [each for each in house.journal.read() if isinstance(each, ev.CheckpointChosen) and each.checkpoint]
+    assert "brought from the run's own folder to sim/sim-west" in chosen.note
+
+
+def test_a_region_whose_data_costs_more_to_bring_than_it_saves_is_left_alone(tmp_path: Path) -> None:
+    house = two_regions(tmp_path, egress_usd=100.0)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price(WEST, 4.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}"]
+
+
+def test_a_region_whose_data_takes_longer_to_bring_than_there_is_time_is_left_alone(tmp_path: Path) -> None:
+    house = two_regions(tmp_path, egress_usd=0.0, data_s=2500.0)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price(WEST, 4.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}"]
+
+
+def test_a_run_moves_to_another_shape_and_is_as_large_there_as_it_was_planned_for_it(tmp_path: Path) -> None:
+    need = both(need_of(2), need_of(4, shape="sim.small"))
+    small = spot_pool("b", shape="sim.small", usd_per_hour=60.0)
+    house = CloudHouse(tmp_path, quick_pool(), quick_pool("b", shape="sim.small"), small, need=need)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price("sim-east-b", 2.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}", "4 spot sim.small sim-east-b"]
+    sizes = [len(each.plan.placement.slots) for each in house.attempts()]
+    assert sizes == [4, 8]
+    first, second = house.steps()
+    assert second[0] == first[-1] + 1
+
+
+def test_a_run_is_scaled_down_when_a_smaller_gang_is_cheaper_and_still_in_time(tmp_path: Path) -> None:
+    house = CloudHouse(tmp_path, quick_pool(), spot_pool(num_free=2, usd_per_hour=60.0), need=need_of(2, 4))
+    house.terms = replace(house.terms, deadline_s=house.clock.now_s() + 2400.0)
+    house.terms = replace(house.terms, need=need_of(4))
+    larger = house.at((400.0, lambda: _offer_smaller(house)))
+    outcome = house.run(before_look=larger)
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"4 on_demand sim.8x {EAST}", f"2 spot sim.8x {EAST}"]
+    assert [len(each.plan.placement.slots) for each in house.attempts()] == [8, 4]
+
+
+def _offer_smaller(house: CloudHouse) -> None:
+    house.terms = replace(house.terms, need=need_of(2, 4))
+    house.price(EAST, 4.0)
+
+
 def test_a_run_waits_for_spot_capacity_while_there_is_time_and_pays_for_nothing(tmp_path: Path) -> None:
     start_s = RentedHouse(tmp_path).clock.now_s()
     house = RentedHouse(tmp_path, deadline_s=start_s + 20_000.0)
@@ -81,6 +196,29 @@ def test_a_run_waits_for_spot_capacity_while_there_is_time_and_pays_for_nothing(
     waits = [event.reason for event in house.journal.read() if isinstance(event, ev.PlanRefused)]
     assert waits == ["waits for spot capacity: there is time"] * len(waits)
     assert len(waits) >= 5
+
+
+def test_on_demand_capacity_that_runs_out_is_missed_by_a_run_that_was_not_told(tmp_path: Path) -> None:
+    start_s = RentedHouse(tmp_path).clock.now_s()
+    house = RentedHouse(tmp_path, deadline_s=start_s + 4400.0)
+    house.take("lent")
+    house.run(before_look=house.at((2000.0, lambda: house.take("owned")), (4000.0, lambda: house.give_back("owned"))))
+    assert house.clock.now_s() > start_s + 4400.0
+
+
+def test_on_demand_capacity_that_runs_out_is_ordered_early_and_the_risk_is_stated(tmp_path: Path) -> None:
+    start_s = RentedHouse(tmp_path).clock.now_s()
+    stock = StockModel(out_per_hour=0.2, back_per_hour=12.0)
+    house = RentedHouse(tmp_path, deadline_s=start_s + 4400.0, stock=stock, max_late_ratio=0.001)
+    house.take("lent")
+    house.run(before_look=house.at())
+    (attempt,) = house.attempts()
+    assert attempt.launched_at_s < start_s + 2000.0
+    assert house.clock.now_s() < start_s + 4400.0
+    waits = [event.reason for event in house.journal.read() if isinstance(event, ev.PlanRefused)]
+    assert len(waits) > 5
+    assert all("; late with a probability of " in each for each in waits), waits
+    assert {"at most 0.0" in each or "less than 0.01%" in each for each in waits} == {True}, waits
 
 
 def test_what_earlier_processes_saw_of_the_pools_is_not_forgotten(house: RentedHouse) -> None:
@@ -118,6 +256,7 @@ def test_a_policy_without_date_and_sum_is_refused(tmp_path: Path) -> None:
     assert "set budget.deadline or budget.max_usd" in outcome.reason
 
 
+@pytest.mark.timeout(600)  # many runs: seconds of work, minutes on a machine that others use
 def test_a_run_whose_pools_come_and_go_is_in_time_whatever_they_do(tmp_path: Path) -> None:
     for period_s in (150.0, 310.0, 700.0):
         house = RentedHouse(tmp_path)

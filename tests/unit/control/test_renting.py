@@ -14,6 +14,7 @@ from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.identity import LeaseKey
 from airflow_llmsched.domain.lease import Lease, LeaseState
+from airflow_llmsched.domain.topology import NodeTerms
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import (
     AbandonedError,
@@ -237,6 +238,14 @@ def crash_house() -> LeaseHouse:
 
 
 NUM_PASSAGES = len(undergo(crash_house(), Ordeal(fatal=(), is_taken_up=False, num_nodes=3)))
+
+
+def test_each_node_of_a_lease_has_its_offers_price_and_its_share_of_interruptions(house: LeaseHouse) -> None:
+    told = replace(offers(house)[0], usd_per_hour=3.0, loss_per_hour=0.5)
+    lease = house.renter().rent(house.wanted([told], num_nodes=2))
+    assert house.renter().terms_of(lease) == NodeTerms(usd_per_hour=3.0, failures_per_hour=0.25)
+    house.renter().release()
+    assert house.renter().terms_of(lease) == NodeTerms()
 
 
 @pytest.mark.parametrize("ordeal", list(every_death(NUM_PASSAGES)), ids=str)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.checkpoint_line import CheckpointLine
+from airflow_llmsched.control.places import CheckpointPlace, CheckpointPlaces
 from airflow_llmsched.control.resume import CheckpointShelf
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy, VerifyDepth
 from airflow_llmsched.domain.layout import ParallelLayout
@@ -27,7 +31,7 @@ def house_with(*steps: int, torn: tuple[int, ...] = (), resharding: bool = True,
 
 
 def shelf(house: SimHouse, depth: VerifyDepth = VerifyDepth.CONTENT) -> CheckpointShelf:
-    return CheckpointShelf(house.checkpoints, ROOT, depth)
+    return CheckpointShelf(house.checkpoints, CheckpointPlaces(ROOT, {}), depth)
 
 
 def choose(
@@ -146,3 +150,99 @@ def test_late_save_is_no_way_out_when_nothing_else_is_left() -> None:
     missing = choose(house, line=line, required=True)
     assert isinstance(missing, ev.CheckpointMissing)
     assert "took over" in missing.reason
+
+
+AWAY, HERE = "mem/away/run", "mem/here/run"
+
+
+class Storages:
+    """Two storages beside the run's own folder, of which either can be away."""
+
+    def __init__(self) -> None:
+        self.checkpoints = SimHouse().checkpoints
+        self.away: set[str] = set()
+        self.asked: list[str] = []
+        places = {name: CheckpointPlace(root=root, node_root=root) for name, root in (("a", AWAY), ("b", HERE))}
+        self.shelf = CheckpointShelf(self, CheckpointPlaces(ROOT, places), VerifyDepth.CONTENT)
+        self.name = "sim"
+        self.verify, self.can_resume = self.checkpoints.verify, self.checkpoints.can_resume
+
+    def scan(self, root: str) -> Iterator[CheckpointRef]:
+        self.asked.append(root)
+        if root in self.away:
+            raise CouldNotLookError(f"{root} does not answer")
+        return self.checkpoints.scan(root)
+
+    def save(self, root: str, by: SavedBy, *steps: int) -> None:
+        for step in steps:
+            self.checkpoints.finish_save(
+                self.checkpoints.begin_save(f"{root}/{by.folder}", step=step, world_size=LAYOUT.world_size)
+            )
+
+    def chosen(self, line: CheckpointLine) -> str | None:
+        event = self.shelf.choose(LAYOUT, line=line, newest=None, required=False, at_s=1.0)
+        assert isinstance(event, ev.CheckpointChosen)
+        return event.checkpoint.path if event.checkpoint else None
+
+
+def launched(by: SavedBy, root: str, *, step: int = 0, line: CheckpointLine = ANY) -> CheckpointLine:
+    return line.launched(by, step=step, own_folder=True, root=root)
+
+
+def test_newest_of_all_storages_is_chosen() -> None:
+    storages = Storages()
+    storages.save(HERE, FIRST, 10, 20)
+    storages.save(AWAY, SECOND, 30)
+    line = launched(SECOND, AWAY, step=20, line=launched(FIRST, HERE))
+    assert storages.chosen(line) == f"{AWAY}/g0001-a0002/step-00000030"
+
+
+def test_storage_of_the_last_launch_must_answer_before_anything_older_is_taken() -> None:
+    storages = Storages()
+    storages.save(HERE, FIRST, 10)
+    storages.away = {AWAY}
+    line = launched(SECOND, AWAY, step=10, line=launched(FIRST, HERE))
+    with pytest.raises(CouldNotLookError, match="does not answer"):
+        storages.chosen(line)
+    with pytest.raises(CouldNotLookError, match="does not answer"):
+        storages.shelf.newest_sound(line)
+
+
+def test_no_other_storage_is_asked_while_the_last_launchs_has_what_it_went_on_from() -> None:
+    storages = Storages()
+    storages.save(AWAY, FIRST, 10)
+    storages.save(HERE, FIRST, 10)  # as it was brought here
+    storages.away = {AWAY}
+    line = launched(SECOND, HERE, step=10, line=launched(FIRST, AWAY))
+    assert storages.chosen(line) == f"{HERE}/g0001-a0001/step-00000010"
+    found = storages.shelf.newest_sound(line)
+    assert found is not None
+    assert found[0].step == 10
+    assert set(storages.asked) == {HERE}
+
+
+def test_a_damaged_copy_sends_the_run_back_to_where_it_was_made_from() -> None:
+    storages = Storages()
+    storages.save(AWAY, FIRST, 10)
+    storages.save(HERE, FIRST, 10)
+    storages.checkpoints.damage(f"{HERE}/g0001-a0001/step-00000010")
+    line = launched(SECOND, HERE, step=10, line=launched(FIRST, AWAY))
+    assert storages.chosen(line) == f"{AWAY}/g0001-a0001/step-00000010"
+
+
+def test_a_run_that_was_never_launched_waits_for_no_storage() -> None:
+    storages = Storages()
+    storages.away = {AWAY}
+    assert storages.chosen(ANY) is None
+
+
+def test_a_storage_that_is_not_mounted_is_not_an_empty_one(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    place = CheckpointPlace(root=f"{mount}/run", node_root="/x/run", storage="disk", mount=str(mount))
+    places = CheckpointPlaces(ROOT, {"a": place})
+    shelf = CheckpointShelf(SimHouse().checkpoints, places, VerifyDepth.CONTENT)
+    line = launched(FIRST, place.root)
+    with pytest.raises(CouldNotLookError, match="storage disk is not mounted"):
+        shelf.newest_sound(line)
+    mount.mkdir()
+    assert shelf.newest_sound(line) is None

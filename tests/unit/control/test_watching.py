@@ -84,6 +84,19 @@ def test_look_renews_the_lease_and_a_hand_over_extends_it() -> None:
     assert line.lease_until_s == line.last_extension_s == house.clock.now_s() + 630.0
 
 
+def test_channel_of_a_gang_that_is_over_is_not_extended_by_whoever_waits_for_its_lease_to_end() -> None:
+    """Else the wait for a gang that may be alive, unseen, would be put off by its own end."""
+    house = SimHouse()
+    state = watched(house, lease_s=30.0)
+    channel = house.hub.open(state.channel_root)
+    revoked_s = channel.revoke(at_s=house.clock.now_s(), lease_s=30.0)
+    waiting = replace(state, handle=None, wake_at_s=house.clock.now_s())
+    _, verdict = conclude(channel, waiting, None, house.clock)
+    assert isinstance(verdict, HandOver)
+    assert isinstance(verdict.event, ev.Woke)
+    assert channel.revoke(at_s=house.clock.now_s(), lease_s=30.0) == revoked_s
+
+
 def test_lease_of_a_gang_that_failed_is_not_extended_for_a_successor_to_wait_out() -> None:
     house = SimHouse()
     state = watched(house, lease_s=30.0, handoff_limit_s=600.0)

@@ -11,6 +11,11 @@ def test_the_summary_says_layout_nodes_step_time_and_memory_with_units():
     assert plan("a", "b").summary() == ("dp=4 zero=0 micro=1x2 on 2 nodes of cpu-node: 0.500 s/step, 0.25 GiB/rank")
 
 
+def test_a_step_may_take_as_many_times_less_as_more():
+    prediction = replace(plan("a", "b").prediction, step_s=6.0, error_ratio=2.0)
+    assert prediction.step_band_s == (2.0, 18.0)
+
+
 def test_a_plan_survives_json_with_its_placement():
     assert codec.from_json(Plan, codec.to_json(plan("a", "b"))) == plan("a", "b")
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.domain.node_topology import GpuPlace, NodeTopology
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyNode, TopologyTree
 
 
 def _node(name: str, *path: str, free: int = 8, unusable: str | None = None) -> TopologyNode:
@@ -60,3 +61,21 @@ def test_named_free_slots_are_the_usable_ones():
 def test_named_free_slots_must_agree_with_their_count():
     with pytest.raises(ValueError, match="2 slots are free, but named"):
         replace(_node("a", "z", free=2), free_slots=(3,))
+
+
+def test_what_is_told_of_a_level_needs_the_level() -> None:
+    with pytest.raises(ValueError, match="unknown level 'rack': the topology has zone"):
+        TopologyTree(levels=("zone",), nodes=(), scale_up_level="rack")
+    twice = (NetworkLevel(level=None, bandwidth_bytes_per_s=1e9), NetworkLevel(level=None, bandwidth_bytes_per_s=2e9))
+    with pytest.raises(ValueError, match="told twice"):
+        TopologyTree(levels=("zone",), nodes=(), network=twice)
+
+
+def test_a_wiring_is_that_of_every_shape_in_the_tree_and_leaves_it_the_same_key():
+    tree = TopologyTree(levels=(), nodes=(_node("a"), _node("b")))
+    wiring = NodeTopology(gpus=(GpuPlace(index=0),))
+    wired = tree.wired(wiring)
+    assert wired.wirings == {tree.nodes[0].shape: wiring}
+    assert hash(wired) == hash(tree)
+    assert wired != tree
+    assert tree.wired(None) is tree

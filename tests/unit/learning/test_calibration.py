@@ -16,7 +16,7 @@ from airflow_llmsched.learning.calibration import (
     fit_kind,
     thinned,
 )
-from airflow_llmsched.planner.perf.calibration import Calibration
+from airflow_llmsched.planner.perf.calibration import Calibration, StepKind
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.measured import MeasuredStep
 from airflow_llmsched.planner.perf.predict import MeasuredSteps
@@ -83,6 +83,35 @@ def test_the_band_holds_most_of_what_was_not_fitted_on(learnt):
     off_M = np.abs(np.log(fresh.predicted_s_M(learnt[15].rates_of) / fresh.step_s_M))
     band = math.log1p(learnt[15].error_ratio(STEP.shape.accelerator))
     assert np.mean(off_M < band) >= 0.8
+
+
+def test_what_was_measured_of_dense_models_does_not_narrow_the_band_of_mixtures(learnt):
+    chip = STEP.shape.accelerator
+    unmeasured = Calibration(fitted_on="").error_ratio(chip)
+    assert learnt[15].error_ratio(chip) < unmeasured
+    assert learnt[15].error_ratio(chip, StepKind.MIXTURE) == unmeasured
+
+
+def test_a_model_that_alone_tells_how_long_the_host_takes_is_left_out_by_fitting_without_it() -> None:
+    """Its host is six times faster than the prior says: without it, nothing tells, and its steps seem to wait."""
+    quick = PRIOR.changed({"host_kernel_s": PRIOR.host_kernel_s / 6})
+    large = replace(STEP.job, model=LLAMA2_7B, num_sequences=256)
+    bare = [
+        *(
+            measured(row=tp, job=large, layout=ParallelLayout(dp=8, tp=tp, micro_batch_size=4, num_micro_batches=4))
+            for tp in (1, 2, 4, 8)
+        ),
+        *(
+            measured(row=10 + many, layout=ParallelLayout(dp=8, micro_batch_size=1, num_micro_batches=many))
+            for many in (2, 4, 8, 16, 32, 64)
+        ),
+    ]
+    step_s_M = MeasuredSteps(bare).predicted_s_M(lambda _: quick)
+    steps = [replace(step, step_s=float(step_s)) for step, step_s in zip(bare, step_s_M, strict=True)]
+    ignorant_M = MeasuredSteps(steps[4:]).predicted_s_M(lambda _: PRIOR) / step_s_M[4:] - 1
+    kind = fit_kind(steps, prior=PRIOR).kind
+    assert ignorant_M.min() <= kind.error_ratio_by_kind[StepKind.HOST_BOUND] <= ignorant_M.max()
+    assert kind.error_ratio < 0.5
 
 
 def test_one_measurement_hardly_moves_rates_from_their_prior():

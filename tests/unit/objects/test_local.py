@@ -114,6 +114,13 @@ def test_unfinished_writes_are_never_listed(tmp_path: Path) -> None:
     assert [info.key for info in store.list("a/")] == ["a/k"]
 
 
+def test_what_nfs_keeps_of_an_object_that_was_deleted_while_it_was_read_is_never_listed(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("records/00000002.json", b"1")
+    (tmp_path / "records" / ".nfs00000000034a01f30000000b").write_bytes(b"gone")
+    assert [info.key for info in store.list("records/")] == ["records/00000002.json"]
+
+
 def test_a_write_that_the_system_cuts_short_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.count("cannot write 'big'") == 2

@@ -10,11 +10,12 @@ from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import MemoryDemand, WorkloadSpec
 from airflow_llmsched.planner.evaluate import Evaluation, evaluate, usable_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.calibration import packaged
+from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind, StepKind, packaged, rates_of
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.step import model_flop_per_step
 from tests.support.fleets import job, workload
+from tests.support.models import MIXTRAL_8X7B
 
 H100 = node_shape("p5.48xlarge")
 ROWS = [
@@ -56,6 +57,25 @@ def test_mfu_is_operations_over_time_and_peak() -> None:
     assert prediction.tokens_per_s == pytest.approx(256 * 4096 / prediction.step_s)
     assert prediction.error_ratio == packaged().error_ratio(H100.accelerator)
     assert prediction.usd_per_hour == 55.0
+
+
+def test_each_candidate_claims_the_band_of_its_kind_of_step() -> None:
+    """A mixture of experts on a host a hundred times slower waits for it, whatever else it does."""
+    fitted = FittedKind(
+        rates=rates_of(H100.accelerator), error_ratio=0.1, left_out_error_ratio=0.05, num_rows_by_source={},
+        error_ratio_by_kind={StepKind.MIXTURE: 0.3, StepKind.HOST_BOUND: 0.7},
+    )  # fmt: skip
+    slow = replace(fitted, rates=fitted.rates.changed({"host_kernel_s": 1e-3}))
+
+    def claimed(run: WorkloadSpec, kind: FittedKind) -> float:
+        calibration = Calibration(fitted_on="", kinds={"hopper": kind})
+        machine = Machine(shape=H100, ranks_per_node_C=np.array([8]), calibration=calibration)
+        table = LayoutTable.of([ParallelLayout(dp=8, num_micro_batches=8, micro_batch_size=4)])
+        return evaluate(run, table, machine).prediction(0, usd_per_hour=1.0).error_ratio
+
+    assert claimed(workload(), fitted) == 0.1
+    assert claimed(workload(MIXTRAL_8X7B), fitted) == 0.3
+    assert claimed(workload(), slow) == claimed(workload(MIXTRAL_8X7B), slow) == 0.7
 
 
 def test_a_job_that_states_nothing_of_its_time_has_none() -> None:

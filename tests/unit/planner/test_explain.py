@@ -14,7 +14,7 @@ from airflow_llmsched.planner.neighbours import Neighbour, neighbours
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
-from tests.support.fleets import fleet, local_workload, workload
+from tests.support.fleets import fleet, local_workload, machine_of, node, tree_of, workload
 from tests.support.models import LLAMA2_70B
 
 
@@ -55,7 +55,7 @@ def test_each_degree_is_put_into_words() -> None:
 def test_what_binds_comes_first_with_its_share_and_the_band_is_stated() -> None:
     words = explain(PlanSearch(plans=(plan(WIDE, step_s=2.0),)))
     assert f"What binds it: {STEP_TERMS['matmul']} 75%; then {STEP_TERMS['tensor_parallel']} 25%." in words
-    assert "2 s, or 1 to 3" in words
+    assert "2 s, or 1.33 to 3" in words
 
 
 def test_a_run_is_told_as_a_whole_and_by_its_phases() -> None:
@@ -89,8 +89,8 @@ def test_a_run_that_breaks_its_budget_is_said_to() -> None:
     kept = workload(LLAMA2_70B)
     broken = replace(kept, budget=replace(kept.budget, deadline_s=1.0, max_usd=5.0))
     found = search(kept, fleet(8), node_shapes(), solver=BestFitSolver())
-    assert "does not keep" not in explain_plan(kept, found, node_shapes())
-    words = explain_plan(broken, found, node_shapes())
+    assert "does not keep" not in explain_plan(kept, found, fleet(8), node_shapes())
+    words = explain_plan(broken, found, fleet(8), node_shapes())
     assert "The run does not keep its budget: it takes " in words
     assert "where budget.deadline is 1 s and $" in words
     assert "where budget.max_usd is $5.00." in words
@@ -169,17 +169,17 @@ def test_chunks_offload_and_split_experts_are_put_into_words() -> None:
 def test_the_whole_explanation_compares_with_neighbours() -> None:
     run = workload(LLAMA2_70B, parallelism=ParallelismWish(pp=4))
     found = search(run, fleet(4), node_shapes(), solver=BestFitSolver())
-    words = explain_plan(run, found, node_shapes())
-    around = neighbours(run, found.plans[0], node_shapes()["p5.48xlarge"])
+    words = explain_plan(run, found, fleet(4), node_shapes())
+    around = neighbours(run, found.plans[0], machine_of(found.plans[0], fleet(4), node_shapes()["p5.48xlarge"]))
     assert words == explain(found, around) != explain(found)
 
 
 def test_without_a_plan_or_a_model_there_is_less_to_say() -> None:
     nothing = PlanSearch(plans=(), num_candidates=3)
-    assert explain_plan(workload(), nothing, {}) == explain(nothing)
+    assert explain_plan(workload(), nothing, fleet(1), {}) == explain(nothing)
     stated = replace(workload(), model=None)
     alone = PlanSearch(plans=(plan(ParallelLayout(dp=1), step_s=0.0),))
-    assert explain_plan(stated, alone, node_shapes()) == explain(alone)
+    assert explain_plan(stated, alone, tree_of(node("n")), node_shapes()) == explain(alone)
 
 
 def test_a_job_of_unknown_time_says_so() -> None:
@@ -206,7 +206,7 @@ def test_the_same_search_reads_the_same(least: int) -> None:
 def test_a_real_search_names_only_terms_and_fields_that_have_words() -> None:
     run = workload(LLAMA2_70B)
     found = search(run, fleet(4), node_shapes(), solver=BestFitSolver())
-    around = neighbours(run, found.plans[0], node_shapes()["p5.48xlarge"])
+    around = neighbours(run, found.plans[0], machine_of(found.plans[0], fleet(4), node_shapes()["p5.48xlarge"]))
     assert {each.field for each in around} <= set(FIELDS)
     assert explain(found, around).count("stays at") == len({each.field for each in around})
     for each in found.plans:

@@ -15,7 +15,7 @@ from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind, r
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import search
-from tests.support.fleets import fleet, workload
+from tests.support.fleets import fleet, machine_of, workload
 from tests.support.models import LLAMA31_8B, QWEN3_30B_A3B
 
 PINNED = ParallelismWish(
@@ -28,7 +28,8 @@ def best(run: WorkloadSpec) -> Plan:
 
 
 def around(run: WorkloadSpec, plan: Plan | None = None) -> tuple[Neighbour, ...]:
-    return neighbours(run, plan or best(run), node_shapes()["p5.48xlarge"])
+    plan = plan or best(run)
+    return neighbours(run, plan, machine_of(plan, fleet(2), node_shapes()["p5.48xlarge"]))
 
 
 def of(found: Sequence[Neighbour], field: str) -> dict[object, Neighbour]:
@@ -64,18 +65,19 @@ def test_tensor_parallelism_beyond_the_node_is_an_obstacle_with_both_rates(split
     beyond = of(split, "tp")[16]
     assert beyond.prediction is None
     assert beyond.obstacle is not None
-    assert beyond.obstacle.startswith(LayoutRule.TP_INSIDE_NODE)
+    assert beyond.obstacle.startswith(LayoutRule.TP_INSIDE_DOMAIN)
     near, far = node_shapes()["p5.48xlarge"].levels
     assert f"{near.fabric.name} ends with 8 accelerators, each with 450 GB/s each way" in beyond.obstacle
     assert f"{far.fabric.name} beyond it has 50 GB/s for each" in beyond.obstacle
 
 
-def test_where_fast_links_go_beyond_the_node_nothing_is_said_to_end_there() -> None:
+def test_where_fast_links_could_go_further_it_is_said_how_many_ranks_they_join() -> None:
     shape = node_shapes()["p6e-gb200.36xlarge"]
     run = workload(num_sequences=64, parallelism=replace(PINNED, dp=2, tp=4))
-    found = search(run, fleet(2, slots=4, shape=shape.name), node_shapes(), solver=BestFitSolver())
-    around = neighbours(workload(num_sequences=64), found.plans[0], shape)
-    assert of(around, "tp")[8].obstacle == LayoutRule.TP_INSIDE_NODE
+    tree = fleet(2, slots=4, shape=shape.name)
+    plan = search(run, tree, node_shapes(), solver=BestFitSolver()).plans[0]
+    around = neighbours(workload(num_sequences=64), plan, machine_of(plan, tree, shape))
+    assert of(around, "tp")[8].obstacle == f"{LayoutRule.TP_INSIDE_DOMAIN}: nvswitch4 joins at most 4 of these ranks"
 
 
 def test_fewer_tensor_parallel_ranks_are_priced_with_more_replicas(split: tuple[Neighbour, ...]) -> None:
@@ -144,7 +146,8 @@ def test_other_numbers_of_stages_share_out_the_same_chunks() -> None:
 def test_what_the_trainer_cannot_express_is_an_obstacle() -> None:
     run = workload(num_sequences=64)
     plan = best(replace(run, parallelism=PINNED))
-    found = neighbours(run, plan, node_shapes()["p5.48xlarge"], expresses=expressible_by(["deepspeed"], run))
+    machine = machine_of(plan, fleet(2), node_shapes()["p5.48xlarge"])
+    found = neighbours(run, plan, machine, expresses=expressible_by(["deepspeed"], run))
     split = of(found, "cp")[2]
     assert (split.prediction, split.obstacle) == (None, "the trainer cannot express it")
     assert of(found, "tp")[4].obstacle is None
@@ -160,7 +163,9 @@ def test_neighbours_reckon_with_the_calibration_that_the_plan_does() -> None:
         num_rows_by_source={"run": 20},
     )
     usual, measured = (
-        of(neighbours(run, plan, shape, calibration=calibration), "tp")[4].prediction
+        of(neighbours(run, plan, replace(machine_of(plan, fleet(2), shape), calibration=calibration)), "tp")[
+            4
+        ].prediction
         for calibration in (None, Calibration(fitted_on="2026-11-30", kinds={"hopper": slow}))
     )
     assert usual is not None

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_llmsched.domain.workload import BatchPhase, CapacityWish, ParallelismWish, RoleKind, RoleSpec
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
+from airflow_llmsched.domain.workload import BatchPhase, CapacityWish, ParallelismWish
 from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
 from tests.support.fleets import local_workload, workload

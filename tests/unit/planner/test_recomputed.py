@@ -7,7 +7,7 @@ import pytest
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.recomputed import words
-from tests.support.fleets import plan_of, workload
+from tests.support.fleets import full_nodes, plan_of, workload
 from tests.support.models import LLAMA2_7B
 
 H100 = node_shape("p5.48xlarge")
@@ -17,7 +17,7 @@ PIPELINE = ParallelLayout(
 
 
 def test_where_memory_is_left_less_needs_to_be_computed_again() -> None:
-    told = words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), PIPELINE, H100), H100)
+    told = words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), PIPELINE, H100), full_nodes(H100, PIPELINE))
     first, *stages = told.splitlines()
     assert first.startswith("A trainer that can be told layer by layer what to compute again would take about ")
     assert stages[0].startswith("  stage 0: ")
@@ -37,15 +37,15 @@ def test_where_memory_is_left_less_needs_to_be_computed_again() -> None:
     ],
 )  # fmt: skip
 def test_where_little_or_nothing_is_computed_again_nothing_is_said(layout: ParallelLayout) -> None:
-    assert words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), layout, H100), H100) == ""
+    assert words(workload(LLAMA2_7B), plan_of(workload(LLAMA2_7B), layout, H100), full_nodes(H100, layout)) == ""
 
 
 def test_what_does_not_fit_in_any_way_is_not_advised_on() -> None:
     run = workload(LLAMA2_7B)
     tight = replace(H100, accelerator=replace(H100.accelerator, memory_bytes=8 * 2**30))
-    assert words(run, plan_of(run, PIPELINE, H100), tight) == ""
+    assert words(run, plan_of(run, PIPELINE, H100), full_nodes(tight, PIPELINE)) == ""
 
 
 def test_a_job_without_a_model_has_no_layers() -> None:
     run = workload(None)
-    assert words(run, plan_of(workload(LLAMA2_7B), PIPELINE, H100), H100) == ""
+    assert words(run, plan_of(workload(LLAMA2_7B), PIPELINE, H100), full_nodes(H100, PIPELINE)) == ""

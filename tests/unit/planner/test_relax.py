@@ -7,6 +7,7 @@ import re
 import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import (
     CapacityWish,
@@ -14,8 +15,6 @@ from airflow_llmsched.domain.workload import (
     PlacementWish,
     PrecisionSpec,
     RankGroup,
-    RoleKind,
-    RoleSpec,
     WorkloadSpec,
 )
 from airflow_llmsched.planner.perf.hardware import node_shapes
@@ -46,7 +45,11 @@ EVALUATOR = (RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2),)
         (local_workload(capacity=capacity(3, 3)), LOCAL, "do not divide over 3 ranks; they do over 2 or 4"),
         (local_workload(parallelism=ParallelismWish(dp=3)), LOCAL, r"unpin parallelism\.dp = 3"),
         (local_workload(parallelism=ParallelismWish(tp=2)), LOCAL, r"unpin parallelism\.tp = 2: 4 ranks then"),
-        (local_workload(), fleet(1, shape="mystery"), "describe the node shape mystery"),
+        (
+            local_workload(),
+            fleet(1, shape="mystery"),
+            "say what kind of node mystery is: `llmsched hardware` lists those known",
+        ),
         (local_workload(), tree_of(node("n", unusable="drained")), "0 slots are usable, 1 are needed"),
         (workload(LLAMA31_8B, precision=FP8), fleet(1, shape="p4de.24xlarge"), "precision.compute.*bf16"),
         (
@@ -58,7 +61,7 @@ EVALUATOR = (RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2),)
         (
             workload(LLAMA31_8B, capacity=capacity(16), placement=GROUP_WISH, parallelism=ParallelismWish(dp=16)),
             fleet(2),
-            "drop a required placement wish of a group",
+            "allow level 'rack' instead of 'node' for dp groups",
         ),
     ],
 )

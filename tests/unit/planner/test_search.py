@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import replace
@@ -9,8 +10,9 @@ import pytest
 from airflow_llmsched.codec import from_json, to_json
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import Offload
-from airflow_llmsched.domain.plan import PlanSearch
-from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.plan import Plan, PlanSearch
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
 from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
@@ -20,21 +22,29 @@ from airflow_llmsched.domain.workload import (
     ParallelismWish,
     PlacementWish,
     RankGroup,
-    RoleKind,
-    RoleSpec,
     WorkloadSpec,
 )
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner import search as search_module
-from airflow_llmsched.planner.evaluate import HEADROOM_RATIO
+from airflow_llmsched.planner.evaluate import HEADROOM_RATIO, evaluate
+from airflow_llmsched.planner.explain import explain_plan
+from airflow_llmsched.planner.layout_rules import LayoutRule
+from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
+from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
 from airflow_llmsched.planner.perf.rates import Rates
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.search import MAX_PLANS, search
 from airflow_llmsched.units import GIB
 from tests.support.fleets import fleet, local_workload, node, tree_of, workload
 from tests.support.models import LLAMA2_7B, LLAMA2_70B, LLAMA31_8B
+
+RACK = node_shape("gb200-nvl72")
+
+
+MAY_OFFLOAD = ParallelismWish(may_offload=True)
 
 
 def find(run: WorkloadSpec, tree: TopologyTree, **others: object) -> PlanSearch:
@@ -276,14 +286,39 @@ def test_a_preferred_level_of_a_group_is_a_cost() -> None:
 
 def test_an_unknown_level_is_a_spec_error_that_names_the_known_ones() -> None:
     wish = PlacementWish(group=RankGroup.TP, level="pod", required=False)
-    with pytest.raises(SpecError, match=r"placement\[0\]\.level.*block, rack, node"):
+    with pytest.raises(SpecError, match=r"placement\.tp\.preferred.*block, rack, node"):
         find(workload(LLAMA31_8B, placement=(wish,)), fleet(1))
 
 
-def test_other_roles_keep_their_slots() -> None:
-    roles = (RoleSpec(kind=RoleKind.TRAINER), RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2))
+def test_other_roles_keep_their_slots_and_every_plan_says_where_they_are() -> None:
+    roles = (
+        RoleSpec(kind=RoleKind.TRAINER),
+        RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2, command=("evaluate",)),
+        RoleSpec(kind=RoleKind.DATA_LOADER, num_ranks=3, command=("load",), accelerators_per_rank=0),
+    )
     found = find(local_workload(roles=roles), local_fleet(2))
     assert max(plan.layout.world_size for plan in found.plans) == 2
+    for plan in found.plans:
+        assert [(each.role, each.index) for each in plan.placement.helpers] == [
+            *((RoleKind.EVALUATOR, index) for index in range(2)),
+            *((RoleKind.DATA_LOADER, index) for index in range(3)),
+        ]
+        held = [(node, slot) for node in plan.placement.nodes for slot in plan.placement.held_on(node)]
+        assert len(held) == len(set(held)) == plan.layout.world_size + 2
+    assert is_accounted_for(found)
+
+
+def test_gang_whose_other_roles_find_no_room_on_one_node_is_not_placed() -> None:
+    evaluator = RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=1, command=("evaluate",), accelerators_per_rank=3)
+    found = find(local_workload(roles=(RoleSpec(kind=RoleKind.TRAINER), evaluator)), local_fleet(2))
+    assert not found.plans
+    assert found.relaxation is not None
+    assert "one process of another role" in found.relaxation
+    assert is_accounted_for(found)
+
+
+def test_a_plan_says_who_made_its_accelerators() -> None:
+    assert {plan.accelerator_vendor for plan in find(workload(LLAMA31_8B), fleet(1)).plans} == {"nvidia"}
 
 
 def test_a_job_without_a_model_takes_all_ranks_it_may_within_its_stated_memory() -> None:
@@ -306,24 +341,22 @@ def test_nothing_is_offloaded_unless_it_may_be_and_nothing_fits_otherwise() -> N
     tight = workload(LLAMA2_70B, capacity=CapacityWish(max_ranks=4))
     refused = find(tight, fleet(1))
     assert not refused.plans
-    found = find(tight, fleet(1), may_offload=True)
+    found = find(replace(tight, parallelism=MAY_OFFLOAD), fleet(1))
     assert found.plans
     assert is_accounted_for(found)
     assert found.num_candidates > refused.num_candidates
     assert all(plan.layout.offload is not Offload.NONE for plan in found.plans)
     roomy = workload(LLAMA31_8B)
-    assert find(roomy, fleet(1), may_offload=True) == find(roomy, fleet(1))
-    never = replace(tight, parallelism=ParallelismWish(offload=Offload.NONE))
-    assert not find(never, fleet(1), may_offload=True).plans
+    assert find(replace(roomy, parallelism=MAY_OFFLOAD), fleet(1)) == find(roomy, fleet(1))
+    never = replace(tight, parallelism=replace(MAY_OFFLOAD, offload=Offload.NONE))
+    assert not find(never, fleet(1)).plans
 
 
 def test_what_does_not_fit_beside_the_accelerators_either_is_counted_by_that_reason() -> None:
-    tight = workload(LLAMA2_70B, capacity=CapacityWish(max_ranks=4))
+    tight = workload(LLAMA2_70B, capacity=CapacityWish(max_ranks=4), parallelism=MAY_OFFLOAD)
     poor = node_shape("p5.48xlarge")
     poor = replace(poor, host=replace(poor.host, memory_bytes=8 * GIB, disk_bytes=0))
-    found = search(
-        tight, fleet(1), node_shapes() | {"p5.48xlarge": poor}, solver=BestFitSolver(), may_offload=True
-    )  # fmt: skip
+    found = search(tight, fleet(1), node_shapes() | {"p5.48xlarge": poor}, solver=BestFitSolver())
     assert not found.plans
     assert found.rejections[search_module.NO_ROOM_OUTSIDE] > 0
     assert is_accounted_for(found)
@@ -333,3 +366,109 @@ def test_a_pinned_offload_is_the_only_one() -> None:
     pins = ParallelismWish(offload=Offload.OPTIMIZER_HOST, tp=1)
     found = find(workload(LLAMA31_8B, parallelism=pins), fleet(1))
     assert {plan.layout.offload for plan in found.plans} == {Offload.OPTIMIZER_HOST}
+
+
+def racks(num_nodes: int, *, nodes_per_rack: int = 18) -> TopologyTree:
+    tree = fleet(num_nodes, slots=4, shape=RACK.name, nodes_per_rack=nodes_per_rack)
+    return replace(tree, scale_up_level="rack")
+
+
+def priced_by_itself(run: WorkloadSpec, plan: Plan, machine: Machine) -> float:
+    return float(evaluate(run, LayoutTable.of([plan.layout]), machine).step_s_C[0])
+
+
+def test_what_is_predicted_of_a_plan_is_what_its_own_placement_takes() -> None:
+    tree = tree_of(node("a"), node("b", free=4), node("c", free=4, path=("b0", "r1")))
+    run = workload(LLAMA31_8B, capacity=CapacityWish(min_ranks=16, max_ranks=16))
+    found = find(run, tree)
+    assert len(found.plans) > 1
+    for plan in found.plans:
+        machine = PlacedMachine.on(plan.placement, tree=tree, shape=node_shape("p5.48xlarge"))
+        assert plan.prediction.step_s == pytest.approx(priced_by_itself(run, plan, machine))
+
+
+def test_plans_are_ranked_by_what_they_take_where_they_are() -> None:
+    """On nodes of 8, 4 and 4 a flat machine of fours has every group of eight leave its node."""
+    tree = tree_of(node("a"), node("b", free=4), node("c", free=4))
+    run = workload(LLAMA2_7B, capacity=CapacityWish(min_ranks=16, max_ranks=16))
+    seconds = [plan.prediction.step_s for plan in find(run, tree).plans]
+    assert seconds[0] == min(seconds)
+
+
+def test_a_narrow_core_makes_the_step_longer_only_for_gangs_that_cross_it() -> None:
+    wide = fleet(8, nodes_per_rack=4, racks_per_block=1)
+    narrow = replace(wide, network=(NetworkLevel(level=None, bandwidth_bytes_per_s=1e9),))
+    rack = (NetworkLevel(level="rack", bandwidth_bytes_per_s=5e10), *narrow.network)
+    narrow = replace(narrow, network=rack)
+    for num_ranks, is_slower in ((32, False), (64, True)):
+        run = workload(
+            LLAMA31_8B, capacity=CapacityWish(min_ranks=num_ranks, max_ranks=num_ranks),
+            parallelism=ParallelismWish(tp=1, pp=1, cp=1),
+        )  # fmt: skip
+        usual_s, narrow_s = (find(run, tree).plans[0].prediction.step_s for tree in (wide, narrow))
+        assert (narrow_s > 1.05 * usual_s) is is_slower
+        assert math.isclose(narrow_s, usual_s) is not is_slower
+
+
+def test_switches_that_add_up_shorten_the_step_and_come_with_the_setting_that_has_them_do_so() -> None:
+    run = workload(
+        LLAMA2_7B, num_sequences=32, parallelism=ParallelismWish(tp=4, pp=1, cp=1, zero_stage=0),
+        capacity=CapacityWish(min_ranks=32, max_ranks=32),
+    )  # fmt: skip
+    tree = fleet(4, shape="dgx-h100")
+    usual, added = (find(run, each).plans[0] for each in (tree, replace(tree, switches_reduce=True)))
+    data_parallel_s = [plan.prediction.step_breakdown_s["data_parallel"] for plan in (usual, added)]
+    assert data_parallel_s[1] < 0.8 * data_parallel_s[0]
+    assert usual.launch_settings == ()
+    assert [(each.name, each.value) for each in added.launch_settings] == [("NCCL_COLLNET_ENABLE", "1")]
+    words = explain_plan(run, PlanSearch(plans=(added,)), replace(tree, switches_reduce=True), node_shapes())
+    assert "  NCCL_COLLNET_ENABLE=1: switches of the network add gradients up (SHARP)" in words
+    assert "over infiniband-ndr" in words
+    assert ", whose switches add up" in words
+
+
+def test_tensor_parallelism_reaches_as_far_as_the_racks_links_do() -> None:
+    run = workload(LLAMA2_70B, parallelism=ParallelismWish(tp=16), capacity=CapacityWish(min_ranks=32, max_ranks=32))
+    plan = find(run, racks(8)).plans[0]
+    tensor = plan.spans[0]
+    assert (tensor.group, tensor.num_ranks, tensor.num_nodes, tensor.level) == (RankGroup.TP, 16, 4, "rack")
+    silent = find(run, replace(racks(8), scale_up_level=None))
+    assert not silent.plans
+    assert silent.rejections[LayoutRule.TP_INSIDE_DOMAIN] > 0
+
+
+def test_no_group_is_torn_between_racks() -> None:
+    """Racks of nine slots hold one group of eight each, and 72 slots in all hold no ninth."""
+    tree = tree_of(
+        *(node(f"n{number:02d}", path=("b0", f"r{number // 3}"), free=3, slots=4, shape=RACK.name)
+          for number in range(12)),
+    )  # fmt: skip
+    tree = replace(tree, scale_up_level="rack")
+    run = workload(LLAMA2_70B, num_sequences=64, parallelism=ParallelismWish(tp=8), capacity=CapacityWish(min_ranks=32))
+    for plan in find(run, tree).plans:
+        rack_of = {each.id: each.path for each in tree.nodes}
+        groups = [
+            {rack_of[slot.node] for slot in plan.placement.slots[first : first + 8]}
+            for first in range(0, plan.layout.world_size, 8)
+        ]
+        assert len(groups) <= 4
+        assert all(len(paths) == 1 for paths in groups)
+
+
+def test_the_explanation_says_why_tensor_parallelism_stays_and_where_groups_are() -> None:
+    run = workload(LLAMA2_70B, parallelism=ParallelismWish(tp=16), capacity=CapacityWish(min_ranks=32, max_ranks=32))
+    tree = racks(8, nodes_per_rack=4)
+    found = find(run, tree)
+    words = explain_plan(replace(run, parallelism=ParallelismWish()), found, tree, node_shapes())
+    assert "  tp: 16 ranks on 4 nodes, in one rack, over nvswitch4 at " in words
+    assert (
+        "Tensor parallelism (tp) stays at 16. At 32 (dp=1): tp does not fit into a domain of the fastest links "
+        "(NVLink): nvswitch4 joins at most 16 of these ranks."
+    ) in words
+
+
+def test_where_the_topology_does_not_say_which_nodes_are_joined_the_search_says_so() -> None:
+    run = workload(LLAMA31_8B, num_sequences=16)
+    (note,) = find(run, replace(racks(2), scale_up_level=None)).notes
+    assert note.startswith("nvswitch4 joins 72 accelerators over several nodes of gb200-nvl72, but the topology does")
+    assert not find(run, racks(2)).notes

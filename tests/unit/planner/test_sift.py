@@ -29,7 +29,7 @@ def with_memory(gib: int) -> NodeShape:
 def sifted(run: WorkloadSpec, space: LayoutSpace, shape: NodeShape, *, num_groups: int = 1) -> tuple[Sift, Contenders]:
     num_stems = len(space.stems)
     sift = Sift(
-        workload=run, shape=shape, space=space, ranks_per_node_S=np.full(num_stems, 8),
+        workload=run, space=space, machine=Machine(shape=shape, ranks_per_node_C=np.full(num_stems, 8)),
         group_S=np.arange(num_stems) % num_groups,
     )  # fmt: skip
     found = sift.run(np.arange(len(space.stems)))
@@ -112,7 +112,8 @@ def test_what_is_too_large_is_counted_and_the_least_of_it_is_told() -> None:
     run = workload(LLAMA31_8B, parallelism=ParallelismWish(dp=1))
     space = legal_layouts(run, world_sizes=[1], slots_per_node=8)
     sift = Sift(
-        workload=run, shape=with_memory(16), space=space, ranks_per_node_S=np.full(len(space.stems), 1),
+        workload=run, space=space,
+        machine=Machine(shape=with_memory(16), ranks_per_node_C=np.full(len(space.stems), 1)),
         group_S=np.zeros(len(space.stems), dtype=np.int64),
     )  # fmt: skip
     assert sift.run(np.arange(len(space.stems))) is None

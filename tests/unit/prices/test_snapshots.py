@@ -57,6 +57,14 @@ def kept(store: MemoryStore, *offers: Any, at_s: float) -> None:
     store.put(snapshot_key(at_s), encode_snapshot(MarketSnapshot(taken_at_s=at_s, offers=offers)))
 
 
+def test_a_history_is_the_newest_snapshots_in_their_order(store: MemoryStore) -> None:
+    for hour in (3, 1, 2, 9):
+        kept(store, offer_of(float(hour)), at_s=NOW_S + hour * HOUR_S)
+    history = SnapshotPrices(store).history(now_s=NOW_S + 4 * HOUR_S, limit=2)
+    assert [each.offers[0].usd_per_hour for each in history] == [2.0, 3.0]
+    assert SnapshotPrices(MemoryStore()).history(now_s=NOW_S, limit=2) == ()
+
+
 def test_what_was_written_is_read_back_to_the_last_bit() -> None:
     assert decode_snapshot(encode_snapshot(SNAPSHOT), where="x") == SNAPSHOT
 

@@ -10,7 +10,7 @@ from airflow_llmsched.clouds.onprem.cloud import OnPremCloud
 from airflow_llmsched.control import open_clouds
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.errors import CouldNotLookError, SpecError
-from airflow_llmsched.provider.clouds import open_cloud
+from airflow_llmsched.provider.clouds import open_cloud, options_of
 
 CONNECTION = '{"conn_type": "generic", "login": "me", "password": "pw"}'
 
@@ -153,3 +153,32 @@ def test_without_the_extra_a_connection_cannot_be_read_and_the_error_names_it(op
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecError, match=rf"airflow-provider-llmsched\[{cloud}\]"):
         open_cloud(cloud, {"conn_id": "mine"})
+
+
+@pytest.fixture
+def fleet_file(tmp_path, state_root, monkeypatch):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "version: 1\nclouds:\n"
+        "  - {cloud: aws, options: {regions: [eu-west-1]}, connection: aws_default}\n"
+        "  - {cloud: onprem, options: {inventory: /etc/nodes.yaml}}\n"
+    )
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__FLEET_FILE", str(path))
+
+
+def test_clouds_are_named_as_the_fleet_file_names_them(fleet_file):
+    aws = {"regions": ["eu-west-1"], "conn_id": "aws_default"}
+    onprem = {"inventory": "/etc/nodes.yaml"}
+    assert options_of("fleet") == {"aws": aws, "onprem": onprem}
+    assert options_of(["onprem"]) == options_of("onprem") == {"onprem": onprem}
+    assert options_of({"aws": {}}) == {"aws": {}}, "what a DAG says itself is not looked up"
+
+
+def test_a_cloud_that_the_fleet_file_does_not_list_is_told_with_those_it_does(fleet_file):
+    with pytest.raises(SpecError, match="it has aws, onprem"):
+        options_of(["gcp"])
+
+
+def test_without_a_fleet_file_names_of_clouds_mean_nothing(state_root):
+    with pytest.raises(SpecError, match="it has none"):
+        options_of(["aws"])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError, SpecError
@@ -85,6 +86,7 @@ def test_an_engine_that_cannot_be_asked_fails_the_release_and_keeps_no_machine(s
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalEngine, "find", fail)
+        patch.setattr(SystemClock, "sleep", lambda *_: None)
         with pytest.raises(CouldNotLookError, match="engine down"):
             _release(slow)
     assert not sim_cloud.billed()
@@ -106,7 +108,7 @@ def test_a_cloud_that_cannot_be_asked_fails_the_release_and_keeps_no_gang(slow, 
 def test_when_neither_can_be_asked_both_are_told(slow, sim_cloud, monkeypatch):
     slow.run("provision")
     sim_cloud.refuse_removal(num_calls=100)
-    monkeypatch.setattr("airflow_llmsched.provider.gang_release.open_engine", _no_engine)
+    monkeypatch.setattr("airflow_llmsched.provider.gang_release.open_run_engine", _no_engine)
     with pytest.raises(LeftoverError, match="sim-000000, sim-000001") as failed:
         _release(slow)
     assert "engine down" in str(failed.value.__context__)

@@ -12,7 +12,8 @@ from airflow_llmsched.checkpoints.dcp import DcpFormat
 from airflow_llmsched.control.context import Watch
 from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.provider import run_files
-from airflow_llmsched.provider.gang_run import GangSettings, checkpoint_format, checkpoint_root, open_driver
+from airflow_llmsched.provider.gang_run import GangSettings, checkpoint_format, open_driver
+from airflow_llmsched.provider.places import checkpoint_root
 from airflow_llmsched.provider.rentals import open_renter
 from tests.support.lease_house import LeaseHouse
 from tests.support.pipeline import through_json

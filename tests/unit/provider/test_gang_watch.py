@@ -11,6 +11,7 @@ from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.provider.gang_watch import CANCEL, KILLED, GangWatch, cancel, handed_over
 from airflow_llmsched.provider.operators.evaluation import EvaluateCheckpointOperator
 from airflow_llmsched.provider.operators.gang import RunGangOperator
+from airflow_llmsched.provider.operators.preflight import PreflightOperator
 from tests.support.pipeline import through_json
 from tests.support.waiting import wait_until
 
@@ -46,12 +47,21 @@ def test_a_look_at_a_healthy_gang_says_when_to_look_again_and_renews_its_lease(s
 
 def test_without_a_gang_it_waits_until_it_is_time(slow):
     trigger = slow.defer("run_gang").trigger
-    waiting = {**trigger.watch, "handle": None, "channel_root": "", "wake_at_s": time.time() + 3600}
+    waiting = {**trigger.watch, "handle": None, "channel_root": "", "ground": "", "wake_at_s": time.time() + 3600}
     wait_s, event = GangWatch.open(trigger.settings, waiting).step()
     assert event is None
     assert wait_s == pytest.approx(3600, abs=60)
     _, event = GangWatch.open(trigger.settings, {**waiting, "wake_at_s": time.time()}).step()
     assert event["handover"]["kind"] == "woke"
+
+
+def test_a_run_that_waits_is_woken_before_its_time_when_it_is_its_turn(slow):
+    trigger = slow.defer("run_gang").trigger
+    waiting = {**trigger.watch, "handle": None, "channel_root": "", "wake_at_s": time.time() + 3600}
+    _, event = GangWatch.open(trigger.settings, waiting).step()
+    assert event["handover"]["kind"] == "woke"
+    _, event = GangWatch.open(trigger.settings, trigger.watch).step()
+    assert event is None
 
 
 def test_an_engine_that_is_gone_from_this_process_is_a_spec_error(slow):
@@ -68,7 +78,8 @@ def test_what_is_handed_over_is_json_and_says_when():
 
 
 def test_every_gang_operators_purpose_is_one_that_a_trigger_can_end():
-    assert {RunGangOperator.purpose, EvaluateCheckpointOperator.purpose} == set(CANCEL)
+    operators = (RunGangOperator, EvaluateCheckpointOperator, PreflightOperator)
+    assert {operator.purpose for operator in operators} == set(CANCEL)
 
 
 def test_a_persons_end_of_the_task_ends_the_training_durably(slow):

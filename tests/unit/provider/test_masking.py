@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk._shared.secrets_masker import _secrets_masker, redact
 from airflow.sdk.log import mask_secret
 
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.workload import EvaluationSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.masking import mask_settings, refuse_secret_arguments
@@ -41,5 +42,8 @@ def test_a_secret_in_a_command_is_refused_and_not_shown(demo_spec, argument):
     with pytest.raises(SpecError, match=r"launcher\.command\[1\]") as refused:
         refuse_secret_arguments(with_launcher(demo_spec, command=("train", argument)))
     assert SECRET not in str(refused.value)
+    loader = RoleSpec(kind=RoleKind.DATA_LOADER, num_ranks=1, command=("load", argument))
+    with pytest.raises(SpecError, match=r"roles\[0\]\.command\[1\]"):
+        refuse_secret_arguments(replace(demo_spec, roles=(loader,)))
     with pytest.raises(SpecError, match=r"evaluation\.command\[0\]"):
         refuse_secret_arguments(replace(demo_spec, evaluation=EvaluationSpec(command=(argument,))))

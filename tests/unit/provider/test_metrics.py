@@ -7,7 +7,7 @@ from airflow.sdk.observability.metrics import stats_utils
 from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.provider import metrics
-from airflow_llmsched.provider.metrics import gauge_asks, gauge_rentals
+from airflow_llmsched.provider.metrics import gauge_asks, gauge_queue, gauge_rentals
 
 
 class Gauges(dict):
@@ -74,3 +74,10 @@ def test_a_run_that_asks_about_its_budget_is_a_gauge_until_it_is_answered(gauges
     assert gauges == {"llmsched.budget_asks.ls-a": 1}
     gauge_asks(RunKey("ls-a"), asks=False)
     assert gauges == {"llmsched.budget_asks.ls-a": 0}
+
+
+def test_a_run_that_waits_is_gauged_by_how_long_and_until_when_if_anybody_knows(gauges):
+    gauge_queue(RunKey("ls-a"), waits_s=60.0, starts_in_s=None)
+    assert gauges == {"llmsched.queue_waits_s.ls-a": 60.0}
+    gauge_queue(RunKey("ls-a"), waits_s=90.0, starts_in_s=30.0)
+    assert gauges == {"llmsched.queue_waits_s.ls-a": 90.0, "llmsched.queue_starts_in_s.ls-a": 30.0}

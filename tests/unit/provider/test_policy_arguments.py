@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched import codec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.policy_arguments import LEAVE_S, policy_settings
+from airflow_llmsched.provider.rental_policy import PolicySettings
 
 TOLD = {"clouds": {"aws": {}}, "shapes": {"p5.48xlarge": {"num_nodes": 4, "work": "36h"}}}
 
@@ -27,6 +30,40 @@ def test_text_with_units_becomes_numbers_and_the_gang_says_for_whom(gang, demo_s
     assert rental.request.max_usd_per_hour == 50.0
 
 
+def test_regions_that_read_a_storage_of_their_own_are_named(gang, demo_spec, state_root):
+    told = {**TOLD, "storages": {"aws/us-west-2": "/mnt/west/"}}
+    assert policy_settings(told, gang, demo_spec, purpose="x", tick_s=600.0).storages == {"aws/us-west-2": "/mnt/west"}
+    assert policy_settings(TOLD, gang, demo_spec, purpose="x", tick_s=600.0).storages == {}
+
+
+def test_on_demand_capacity_that_runs_out_is_told_by_how_long_it_lasts_and_is_out(gang, demo_spec, state_root):
+    stock = {"lasts": "5d", "out": "6h", "max_late": 0.02}
+    settings = policy_settings({**TOLD, "stock": stock}, gang, demo_spec, purpose="x", tick_s=600.0)
+    assert settings.stock == StockModel(out_per_hour=1 / 120, back_per_hour=1 / 6)
+    assert settings.max_late_ratio == 0.02
+    assert policy_settings(TOLD, gang, demo_spec, purpose="x", tick_s=600.0).stock == ALWAYS
+
+
+def test_carbon_counts_for_a_policy_as_it_does_for_a_single_rental(gang, demo_spec, state_root):
+    energy = {"usd_per_t_co2": 80, "grids": {"aws/us-east-1": {"g_co2_per_kwh": 380}}}
+    told = policy_settings({**TOLD, "energy": energy}, gang, demo_spec, purpose="x", tick_s=600.0).rental.request.energy
+    assert told.weights.usd_per_carbon_g == pytest.approx(8e-5)
+    assert set(told.grids) == {"aws/us-east-1"}
+    settings = policy_settings({**TOLD, "energy": energy}, gang, demo_spec, purpose="x", tick_s=600.0)
+    assert codec.from_plain(PolicySettings, codec.to_plain(settings)) == settings
+
+
+def test_traces_of_ones_own_are_named_by_a_file_that_can_be_fitted(gang, demo_spec, state_root, tmp_path):
+    file = tmp_path / "traces.json"
+    file.write_text('[{"tick_s": 600, "up": [1, 1, 0, 0, 1, 1, 1, 0]}]')
+    told = policy_settings({**TOLD, "traces": str(file)}, gang, demo_spec, purpose="x", tick_s=600.0)
+    assert told.traces == str(file)
+    assert policy_settings(TOLD, gang, demo_spec, purpose="x", tick_s=600.0).traces == ""
+    for wrong in ("traces.json", str(tmp_path / "none.json")):
+        with pytest.raises(SpecError, match=r"capacity\.traces"):
+            policy_settings({**TOLD, "traces": wrong}, gang, demo_spec, purpose="x", tick_s=600.0)
+
+
 def test_a_sum_does_instead_of_a_date_and_one_of_them_must_be(gang, demo_spec, state_root):
     timeless = replace(gang, deadline_s=None)
     spec = replace(demo_spec, budget=replace(demo_spec.budget, max_usd=None))
@@ -44,6 +81,15 @@ def test_a_sum_does_instead_of_a_date_and_one_of_them_must_be(gang, demo_spec, s
         ({"changeover": "soon"}, r"capacity\.changeover"),
         ({"wait": 3}, r"capacity\.wait"),
         ({"hold": "1min"}, "hold"),
+        ({"stock": "often out"}, r"capacity\.stock"),
+        ({"stock": {"lasts": "5d"}}, r"capacity\.stock\.out"),
+        ({"stock": {"lasts": "0s", "out": "6h"}}, r"capacity\.stock\.lasts"),
+        ({"stock": {"last": "5d", "out": "6h"}}, r"capacity\.stock\.last"),
+        ({"stock": {"max_late": 1.5}}, r"capacity\.stock\.max_late"),
+        ({"storages": ["/mnt/west"]}, r"capacity\.storages"),
+        ({"storages": {"aws/us-west-2": "mnt"}}, r"capacity\.storages\.aws/us-west-2"),
+        ({"storages": {"us-west-2": "/mnt/west"}}, r"capacity\.storages\.us-west-2"),
+        ({"storages": {"gcp/us-west1": "/mnt/west"}}, r"capacity\.storages\.gcp/us-west1"),
     ],
 )
 def test_what_is_wrong_is_named(gang, demo_spec, state_root, changes, path):

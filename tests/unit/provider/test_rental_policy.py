@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.support.waiting import wait_until
 
 LIMIT_S = 120.0
 LENT, OWNED = ("n0", "n1"), ("n2", "n3")
+FOUR = ("n2", "n3", "n4", "n5")
 BUDGET = {"steps": 20, "deadline": "1h"}
 
 
@@ -36,13 +38,14 @@ class Fleet:
         pipeline.options = {"num_nodes": 4, "slots_per_node": 1}
         self.file = pipeline.folder / "inventory.yaml"
         self.usd_per_hour = {LENT: 0.3, OWNED: 1.0}
+        self.zone_of = {LENT: "lent", OWNED: "owned"}
         self.down: set[str] = set()
         self.write()
 
     def write(self) -> None:
         pools = [
             {
-                "zone": "lent" if nodes is LENT else "owned",
+                "zone": self.zone_of.get(nodes, "lent"),
                 "shape": "local-cpu",
                 "capacity": "spot" if nodes is LENT else "on_demand",
                 "num_slots": 1,
@@ -63,6 +66,10 @@ class Fleet:
 
     def take(self, nodes: tuple[str, ...]) -> None:
         self.down.update(nodes)
+        self.write()
+
+    def give_back(self, nodes: tuple[str, ...]) -> None:
+        self.down.difference_update(nodes)
         self.write()
 
     def policy(self, **changes):
@@ -113,6 +120,16 @@ def _gate(fleet: Fleet) -> Path:
 def _begin(fleet: Fleet, **arguments):
     arguments = {"capacity": fleet.policy(), "review_interval": "2s", **arguments}
     return fleet.pipeline.defer("run_gang", **arguments)
+
+
+def test_a_policy_that_is_told_of_its_own_pools_goes_by_nothing_else(fleet, monkeypatch):
+    monkeypatch.delattr(rental_policy, "default_hazards")
+    house = fleet()
+    _gate(house).touch()
+    traces = house.pipeline.folder / "traces.json"
+    traces.write_text(json.dumps([{"tick_s": 600, "start_s": 1795986300, "up": ([1] * 40 + [0] * 3) * 12}]))
+    assert _begin(house, capacity=house.policy(traces=str(traces))).finish()["step"] == 20
+    house.release()
 
 
 def test_a_gang_takes_the_cheaper_pool_and_trains_there_to_the_end(fleet):
@@ -198,6 +215,63 @@ def test_the_blocking_path_moves_alike(fleet, monkeypatch):
     house.release()
 
 
+def _sized(fleet: Fleet, *, whole_s: int = 60, deadline: str) -> dict:
+    """Have the run train on two ranks or on four; on two it takes half as long again."""
+    budget = {"steps": 20, "deadline": deadline}
+    arguments = ("--steps=20", "--hold-at=12", f"--hold={_gate(fleet)}")
+    fleet.pipeline.spec = plain_spec(arguments=arguments, budget=budget, capacity={"min_ranks": 2, "max_ranks": 4})
+    fleet.pipeline.run("open_run", rents_capacity=True)
+    sizes = [{"num_nodes": 2, "work": f"{1.5 * whole_s}s"}, {"num_nodes": 4, "work": f"{whole_s}s"}]
+    return fleet.policy(shapes={"local-cpu": sizes})
+
+
+@pytest.mark.long
+def test_a_gang_is_made_of_what_is_kept_and_what_is_lent_and_loses_nothing_when_that_is_taken(fleet, monkeypatch):
+    """Four are needed to be in time; two of them are lent, in the same hall."""
+    monkeypatch.setattr("airflow_llmsched.control.runs.ALARM_PAUSE_S", 0.0)
+    monkeypatch.setattr("airflow_llmsched.control.rented_capacity.WAIT_POLL_S", 1.0)
+    house = fleet()
+    house.zone_of = {LENT: "hall", OWNED: "hall"}
+    house.write()
+    deferred = _begin(house, capacity=_sized(house, whole_s=1800, deadline="35min"), review_interval="2min")
+    assert house.nodes() == [LENT + OWNED]
+    assert [rental.intent.num_nodes for rental in house.pipeline.book().open()] == [2, 2]
+    wait_until(lambda: _steps(house) >= 12, limit_s=LIMIT_S)
+    house.take(LENT)
+    payload = deferred.fire()
+    assert "has lost n0, n1" in payload["handover"]["cause"]
+    deferred.again(deferred.resume, payload)
+    (review,) = [event for event in house.pipeline.journal() if isinstance(event, ev.Reviewed)]
+    assert review.reason.startswith("moves to 2 on_demand nodes of local-cpu in onprem hall")
+    house.give_back(LENT)
+    _gate(house).touch()
+    assert deferred.finish()["step"] == 20
+    assert [event.checkpoint.step for event in house.pipeline.journal() if _resumes(event)] == [12]
+    house.release()
+
+
+@pytest.mark.long
+def test_a_gang_is_scaled_down_when_fewer_nodes_are_cheaper(fleet):
+    house = fleet()
+    house.usd_per_hour = {LENT: 1.5, FOUR: 1.0}
+    house.pipeline.options = {"num_nodes": 6, "slots_per_node": 1}
+    house.zone_of = {LENT: "lent", FOUR: "owned"}
+    house.write()
+    policy = _sized(house, deadline="1h")
+    larger = {**policy, "shapes": {"local-cpu": policy["shapes"]["local-cpu"][1:]}}
+    deferred = _begin(house, capacity=larger)
+    assert house.nodes() == [FOUR]
+    house.price(LENT, 0.1)
+    wait_until(lambda: _steps(house) >= 12, limit_s=LIMIT_S)
+    deferred.task.capacity = policy
+    while house.nodes()[-1] != LENT:
+        deferred.again(deferred.resume, deferred.fire())
+    _gate(house).touch()
+    assert deferred.finish()["step"] == 20
+    assert house.nodes() == [FOUR, LENT]
+    house.release()
+
+
 def test_a_policy_without_a_date_or_a_sum_is_refused_before_anything_is_rented(fleet):
     house = fleet()
     house.pipeline.spec["budget"] = {"steps": 20}
@@ -244,15 +318,24 @@ def test_a_budget_that_asks_is_asked_about_once_and_goes_on(fleet):
     house.price(LENT, 1e5)
     house.price(OWNED, 400.0)
     house.pipeline.run("open_run", rents_capacity=True)
-    deferred = _begin(house, review_interval="3s", capacity=house.policy(shapes=_work("1s")))
+    called = []
+    tellers = [lambda context: 1 / 0, lambda context: called.append(context["llmsched_ask"])]
+    deferred = _begin(house, review_interval="3s", capacity=house.policy(shapes=_work("1s")), on_ask=tellers)
     payload = deferred.fire()
     deferred.again(deferred.resume, payload)
     (review,) = [event for event in house.pipeline.journal() if isinstance(event, ev.Reviewed)]
     assert "too much" in review.asks
+    run = house.pipeline.scope.run_key
+    told = {"run_key": run, "asks": review.asks, "answer": f"llmsched budget {run} --max-usd N"}
+    pushed = deferred.context["ti"].pushed
+    assert (called, pushed) == ([told], {"asks": told})
+    assert f"Answer with: llmsched budget {run}" in house.pipeline.report().notes[0]
     Allowances(house.pipeline.scope.store(), house.pipeline.scope.run_key).allow(1e6, at_s=time.time())
     assert deferred.finish()["step"] == 20
     *_, last = [event for event in house.pipeline.journal() if isinstance(event, ev.Reviewed)]
     assert last.asks == ""
+    assert (len(called), pushed["asks"]["asks"]) == (1, "")
+    assert "Answer with" not in " ".join(house.pipeline.report().notes)
     house.release()
 
 

@@ -8,7 +8,7 @@ from airflow_llmsched.domain.capacity import ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.errors import RelaxError, SpecError
 from airflow_llmsched.planner.perf.hardware import node_shapes
-from airflow_llmsched.provider.shape_arguments import UNKNOWN, needs_of
+from airflow_llmsched.provider.shape_arguments import UNKNOWN, is_told, needs_of
 
 
 @pytest.fixture
@@ -35,6 +35,27 @@ def test_what_is_said_is_taken_as_it_is(spec):
     needs = needs_of({"p5.48xlarge": {"num_nodes": "4", "work": "36h"}, "own": {"num_nodes": 1, "work": "1h"}}, spec)
     assert needs.by_shape["p5.48xlarge"] == (ShapeNeed(num_nodes=4, work_s=36 * 3600.0),)
     assert needs.by_shape["own"] == (ShapeNeed(num_nodes=1, work_s=3600.0),)
+
+
+def test_several_sizes_of_a_shape_may_be_said(spec):
+    sizes = [{"num_nodes": 4, "work": "20h"}, {"num_nodes": 2, "work": "36h"}]
+    needs = needs_of({"x": sizes}, None).by_shape["x"]
+    assert needs == (ShapeNeed(num_nodes=2, work_s=36 * 3600.0), ShapeNeed(num_nodes=4, work_s=20 * 3600.0))
+    assert is_told({"x": sizes})
+    assert not is_told({"x": [*sizes, {"num_nodes": 8}]})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "path"),
+    [
+        ([], r"shapes\.x = \[\]"),
+        ([{"num_nodes": 2}], r"shapes\.x\[0\]\.work"),
+        ([{"num_nodes": 2, "work": "1h"}, {"work": "1h"}], r"shapes\.x\[1\]\.num_nodes"),
+    ],
+)
+def test_what_is_wrong_with_a_size_is_named(spec, sizes, path):
+    with pytest.raises(SpecError, match=path):
+        needs_of({"x": sizes}, spec)
 
 
 def test_a_count_that_is_said_is_planned_for_and_no_other_is(spec):

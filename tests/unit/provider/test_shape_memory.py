@@ -6,6 +6,9 @@ import pytest
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.domain.workload import CapacityWish
+from airflow_llmsched.learning import calibration_file
+from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.planner.perf.calibration import packaged
 from airflow_llmsched.provider import shape_memory
 from airflow_llmsched.provider.shape_memory import FILE, needs_in
 from tests.support.provider_cloud import opened_by_the_provider
@@ -25,7 +28,12 @@ def planned(monkeypatch):
     """What the planner was asked for."""
     asked = []
     plan = shape_memory.needs_of
-    monkeypatch.setattr(shape_memory, "needs_of", lambda shapes, spec: asked.append(shapes) or plan(shapes, spec))
+
+    def noted(shapes, spec, **more):
+        asked.append(shapes)
+        return plan(shapes, spec, **more)
+
+    monkeypatch.setattr(shape_memory, "needs_of", noted)
     return asked
 
 
@@ -45,6 +53,14 @@ def test_another_question_is_planned_anew(scope, spec, planned):
     longer = replace(spec, budget=replace(spec.budget, num_steps=999, num_tokens=None))
     needs_in(scope, ["local-cpu"], longer, clouds=SIM, wish=WISH)
     assert len(planned) == 3
+
+
+def test_a_new_calibration_is_another_question(scope, spec, planned, state_root):
+    needs_in(scope, ["local-cpu"], spec, clouds=SIM, wish=WISH)
+    calibration_file.save(open_store(str(state_root)), replace(packaged(), notes="measured here"))
+    needs_in(scope, ["local-cpu"], spec, clouds=SIM, wish=WISH)
+    needs_in(scope, ["local-cpu"], spec, clouds=SIM, wish=WISH)
+    assert len(planned) == 2
 
 
 def test_what_is_told_is_neither_planned_nor_kept(scope, spec, planned):

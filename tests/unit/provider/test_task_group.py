@@ -32,6 +32,14 @@ def test_tasks_run_in_the_order_of_the_pipeline():
         assert f"pretraining.{after}" in dag.get_task(f"pretraining.{before}").downstream_task_ids
 
 
+def test_nodes_are_checked_between_plan_and_training_where_that_is_asked_for():
+    dag = _dag(preflight_arguments={"limit": "5min"})
+    assert dag.get_task("pretraining.preflight").upstream_task_ids == {"pretraining.plan_training"}
+    assert dag.get_task("pretraining.preflight").downstream_task_ids == {"pretraining.run_gang"}
+    assert dag.get_task("pretraining.preflight").limit == "5min"
+    assert "pretraining.preflight" not in _dag().task_ids
+
+
 def test_release_and_report_are_teardowns_of_open_run():
     dag = _dag()
     assert dag.get_task("pretraining.open_run").is_setup
@@ -92,6 +100,11 @@ def test_nothing_is_rented_unless_asked_for():
     dag = _dag()
     assert not dag.has_task("pretraining.provision")
     assert not dag.get_task("pretraining.open_run").rents_capacity
+
+
+@pytest.mark.parametrize(("engine", "chooses"), [("fleet", True), ("local", False)])
+def test_a_run_on_a_fleet_may_filter_clusters(engine: str, chooses: bool):
+    assert _dag(engine=engine).get_task("pretraining.open_run").chooses_cluster is chooses
 
 
 def test_a_rental_policy_is_the_gangs_and_nothing_is_rented_before_it():

@@ -170,3 +170,29 @@ def test_a_damaged_summary_breaks_no_page(visit, state_root, damaged):
     (state_root / "runs" / KEYS["b"]).mkdir()
     (state_root / "runs" / KEYS["b"] / "summary.json").write_text(damaged)
     assert good in visit("/runs").text
+
+
+def test_a_run_that_asks_says_so_on_its_page_and_in_the_list_with_the_command_that_answers(visit, state_root):
+    key = _run(state_root, "a", dag_id="mine", asks="<b>$12</b> too much")
+    for path in (f"/runs/{key}/report", "/runs"):
+        text = visit(path).text
+        assert "It waits for an answer" in text
+        assert "<b>$12</b>" not in text
+        assert f"llmsched budget {key} --max-usd N" in text
+
+
+def test_a_run_that_asks_nothing_says_nothing_of_it(visit, state_root):
+    key = _run(state_root, "a", dag_id="mine", asks="")
+    assert "waits for an answer" not in visit(f"/runs/{key}/report").text
+
+
+def test_a_run_that_waits_says_why_on_its_page_and_in_the_list(visit, state_root):
+    reason = "waits in the queue (capacity): needs <8>"
+    key = _run(state_root, "a", dag_id="mine", phase="waiting", reason=reason)
+    for path in ("/runs", f"/runs/{key}/report"):
+        assert "waits in the queue (capacity): needs &lt;8&gt;" in visit(path).text
+
+
+def test_what_a_run_waited_for_once_is_not_shown_while_it_trains(visit, state_root):
+    _run(state_root, "a", dag_id="mine", phase="watching", reason="waits in the queue")
+    assert "waits in the queue" not in visit("/runs").text

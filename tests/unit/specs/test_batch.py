@@ -53,9 +53,7 @@ def test_phases_are_in_order() -> None:
 def test_a_batch_that_is_no_whole_number_of_sequences_names_the_nearest_that_are() -> None:
     errors = errors_of({"batch.global_batch": "1000 tokens"})
     assert "7 sequences and 8 sequences" in str(errors["batch.global_batch"])
-    assert str(errors_of({"batch.global_batch": "100 tokens"})["batch.global_batch"]).endswith(
-        "nearest are 1 sequences"
-    )
+    assert str(errors_of({"batch.global_batch": "100 tokens"})["batch.global_batch"]).endswith("nearest: 1 sequence")
 
 
 def test_length_and_batch_must_come_from_somewhere() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_llmsched.domain.gang import Launcher
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
+from airflow_llmsched.domain.queue_rules import QueueWish
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.workload import (
     ALL_LINEAR,
     BudgetSpec,
@@ -27,8 +29,6 @@ from airflow_llmsched.domain.workload import (
     PrecisionSpec,
     RankGroup,
     RetrySpec,
-    RoleKind,
-    RoleSpec,
     TrafficDemand,
     TrainingStage,
 )
@@ -162,3 +162,11 @@ def test_one_word_objective_and_steps_between_checkpoints() -> None:
     assert spec.objective == ObjectiveWeights(throughput=0, energy=1)
     assert spec.checkpoint.interval_steps == 30
     assert spec.parallelism == ParallelismWish()
+
+
+def test_a_place_in_the_queue_reaches_the_workload_and_without_one_there_is_none() -> None:
+    assert load_small({"queue": {"team": "red", "priority": "urgent", "max_wait": "2d"}}).queue == QueueWish(
+        team="red", priority="urgent", max_wait_s=172_800.0
+    )
+    assert load_small({"queue": {}}).queue == QueueWish()
+    assert load_small({}).queue is None

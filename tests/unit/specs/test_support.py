@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_llmsched.domain.workload import CapacityType, CapacityWish, RoleKind, RoleSpec, WorkloadSpec
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
+from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError, SpecErrors
 from airflow_llmsched.specs.support import require_supported, unsupported
 from tests.support.specs import load_small
@@ -19,7 +20,8 @@ def spec() -> WorkloadSpec:
 
 
 def test_what_can_be_done_passes(spec: WorkloadSpec) -> None:
-    assert unsupported(replace(spec, roles=(RoleSpec(kind=RoleKind.TRAINER),))) == ()
+    loader = RoleSpec(kind=RoleKind.DATA_LOADER, num_ranks=2, command=("load",))
+    assert unsupported(replace(spec, roles=(RoleSpec(kind=RoleKind.TRAINER), loader))) == ()
     require_supported(spec)
 
 
@@ -39,17 +41,20 @@ def test_a_bucket_is_refused_before_a_task_meets_it(
     assert caught.value.path == path
 
 
-def test_a_role_that_would_not_be_started_is_refused(spec: WorkloadSpec) -> None:
-    roles = (RoleSpec(kind=RoleKind.TRAINER), RoleSpec(kind=RoleKind.PARAMETER_SERVER, num_ranks=2))
-    with pytest.raises(SpecError, match=r"roles\[1\]\.kind"):
-        require_supported(replace(spec, roles=roles))
-
-
 def test_filters_that_would_not_be_heeded_are_refused_all_at_once(spec: WorkloadSpec) -> None:
     wish = CapacityWish(jurisdictions=("eu",), capacity_types=(CapacityType.SPOT,))
     with pytest.raises(SpecErrors) as caught:
         require_supported(replace(spec, capacity=wish))
     assert [error.path for error in caught.value.errors] == ["capacity.jurisdictions", "capacity.capacity_types"]
+
+
+def test_a_fleet_heeds_regions_and_jurisdictions_and_no_other_filter(spec: WorkloadSpec) -> None:
+    wish = CapacityWish(regions=("north",), jurisdictions=("eu",))
+    require_supported(replace(spec, capacity=wish), chooses_cluster=True)
+    spot = replace(wish, capacity_types=(CapacityType.SPOT,))
+    with pytest.raises(SpecError) as caught:
+        require_supported(replace(spec, capacity=spot), chooses_cluster=True)
+    assert caught.value.path == "capacity.capacity_types"
 
 
 def test_filters_that_a_task_heeds_are_not(spec: WorkloadSpec) -> None:

@@ -238,3 +238,25 @@ def test_latest_of_an_unreadable_channel_is_not_empty(tmp_path: Path) -> None:
 def test_channel_in_a_bucket_is_not_taken_for_a_silent_folder() -> None:
     with pytest.raises(CouldNotLookError, match="in a bucket"):
         open_witness("s3://bucket/runs/x/channel/y")
+
+
+def test_recent_reports_are_whole_and_cost_the_same_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = DirectoryChannel(str(tmp_path))
+    assert channel.recent() == []
+    write(tmp_path, "n0", b"".join(line("n0", seq) for seq in range(1, 200)) + b'{"torn')
+    write(tmp_path, "n1", line("n1", 1))
+    assert len(channel.recent()) == 200
+    for num_bytes in range(1000, 1100):
+        monkeypatch.setattr(channel_module, "_RECENT_BYTES", num_bytes)
+        found = channel.recent()
+        assert seqs(found)[-2:] == [("n0", 199), ("n1", 1)]
+        assert 5 < len(found) < 40
+    assert channel.num_corrupt == 0
+
+
+def test_recent_of_an_unreadable_channel_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "up" / "n0.jsonl").mkdir(parents=True)
+    with pytest.raises(CouldNotLookError):
+        DirectoryChannel(str(tmp_path)).recent()

@@ -156,3 +156,22 @@ def test_latest_is_the_newest_report_of_each_node_and_comes_once(tmp_path: Path)
     reports, cursor = control.latest(START)
     assert [(report.node, report.seq) for report in reports] == [(N0, 3), (N1, 1)]
     assert control.latest(cursor) == ([], cursor)
+
+
+@pytest.mark.parametrize("num_reports", [0, 1, 2, 63, 64, 65, 127, 1000])
+def test_recent_reports_are_found_by_few_looks(num_reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    control = channel(store)
+    control.prepare([N0], at_s=0.0)
+    for seq in range(1, num_reports + 1):
+        put(store, "n0", seq)
+    get, looks = store.get, []
+
+    def count(key: str) -> bytes:
+        looks.append(key)
+        return get(key)
+
+    monkeypatch.setattr(store, "get", count)
+    found = [report.seq for report in control.recent()]
+    assert found == list(range(max(0, num_reports - 64) + 1, num_reports + 1))
+    assert len(looks) < 64 + 25

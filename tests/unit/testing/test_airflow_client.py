@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.errors import CouldNotLookError, LlmschedError, TransientError
+from airflow_llmsched.testing import airflow_client
 from airflow_llmsched.testing.airflow_client import AirflowClient
 
 
@@ -30,6 +31,7 @@ class FakeServer:
                 data = json.dumps(answer).encode()
                 with contextlib.suppress(BrokenPipeError):  # the client did not wait
                     self.send_response(status)
+                    self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(data)))
                     self.end_headers()
                     self.wfile.write(data)
@@ -108,6 +110,44 @@ def test_trigger_sends_conf_and_returns_the_run_id(server, client):
     assert server.asked[0][2] == {"logical_date": None, "conf": {"steps": 3}, "dag_run_id": "given"}
 
 
+LOCKED = (500, {"detail": {"reason": "Database error", "statement": "hidden", "orig_error": "hidden"}})
+
+
+@pytest.mark.parametrize("num_locked", [0, 1, 2])
+def test_what_a_locked_database_rolled_back_is_asked_for_again_under_the_same_name(server, client, num_locked):
+    server.answers["POST", "/api/v2/dags/d/dagRuns"] = [*[LOCKED] * num_locked, (200, {"dag_run_id": "answered"})]
+    run_id = client.trigger("d")
+    assert [each[2]["dag_run_id"] for each in server.asked] == [run_id] * (num_locked + 1)
+    assert run_id.startswith("manual__")
+
+
+def test_a_database_that_stays_locked_is_an_error_to_be_tried_again(server, client, monkeypatch):
+    monkeypatch.setattr(airflow_client, "_BUSY_LIMIT_S", 0.0)
+    server.answers["POST", "/api/v2/dags/d/dagRuns"] = [LOCKED]
+    with pytest.raises(TransientError, match=r"answered 500: .*Database error"):
+        client.trigger("d")
+
+
+@pytest.mark.parametrize(("given", "exists"), [(None, True), (None, False), ("mine", True)])
+def test_only_a_run_that_we_named_ourselves_is_ours_when_its_answer_was_lost(server, client, given, exists):
+    there = (200, {"state": "queued"}) if exists else (404, {"detail": "not found"})
+    answer = server.answer
+
+    def lose(method, path, *rest):
+        if method == "GET" and "/dagRuns/" in path:
+            return there
+        return (
+            (409, {"detail": "it is there"}) if method == "POST" and "dagRuns" in path else answer(method, path, *rest)
+        )
+
+    server.answer = lose
+    if given is None and exists:
+        assert client.trigger("d").startswith("manual__")
+    else:
+        with pytest.raises(LlmschedError, match="answered 409"):
+            client.trigger("d", run_id=given)
+
+
 def test_clear_is_no_dry_run_and_names_its_tasks(server, client):
     server.answers[("POST", "/api/v2/dags/d/clearTaskInstances")] = [(200, {"task_instances": []})]
     client.clear("d", "r", ["a", "b"])
@@ -130,6 +170,15 @@ def test_a_refusal_names_the_call_and_the_answer(server, client):
     server.answers[("PATCH", RUN)] = [(409, {"detail": "already failed"})]
     with pytest.raises(LlmschedError, match=r"PATCH .*/dagRuns/r answered 409: .*already failed"):
         client.mark_dag_run("d", "r", "failed")
+
+
+@pytest.mark.parametrize("state", ["success", "running"])
+def test_a_task_that_has_come_to_its_state_by_itself_is_left_so(server, client, state):
+    path = f"{RUN}/taskInstances/t"
+    server.answers[("PATCH", path)] = [(409, {"detail": "Task id t is already in success state"})]
+    server.answers[("GET", path)] = [(200, {"state": state})]
+    with contextlib.nullcontext() if state == "success" else pytest.raises(LlmschedError, match="answered 409"):
+        client.mark("d", "r", "t", "success")
 
 
 def test_a_server_error_can_be_tried_again(server, client):
@@ -197,7 +246,7 @@ def test_a_change_that_was_not_answered_in_time_is_not_asked_for_twice(server, m
     answer, calls = server.answer, []
 
     def slowly(method, path, *rest):
-        if path != "/auth/token":
+        if method == "POST" and path != "/auth/token":
             calls.append(path)
             time.sleep(1.0)
         return answer(method, path, *rest)

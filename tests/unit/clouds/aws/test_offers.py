@@ -5,6 +5,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+import botocore.session
 import pytest
 
 from airflow_llmsched.clouds.aws import offers
@@ -131,6 +132,19 @@ def test_a_block_that_could_be_bought_has_its_fee_as_a_price(currency: str, expe
     assert (made.num_nodes, made.starts_at_s) == (4, START_S)
     assert "cb-1" in made.source
     assert "bought" in made.source
+    assert made.purchase is not None
+    assert made.purchase.usd == pytest.approx(4800.0 if currency == "USD" else math.nan, nan_ok=True)
+    assert made.purchase.what.startswith("capacity block cb-1 of 4 ")
+    assert made.purchase.command == (
+        "aws ec2 purchase-capacity-block --region eu-central-1 --capacity-block-offering-id cb-1 "
+        "--instance-platform Linux/UNIX"
+    )
+
+
+def test_the_command_that_buys_a_block_says_what_ec2_has_to_be_told() -> None:
+    call = botocore.session.get_session().get_service_model("ec2").operation_model("PurchaseCapacityBlock").input_shape
+    assert set(call.required_members) == {"CapacityBlockOfferingId", "InstancePlatform"}
+    assert offers.INSTANCE_PLATFORM in call.members["InstancePlatform"].enum
 
 
 QUOTAS = [

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from airflow_llmsched.clouds.aws import states
-from airflow_llmsched.clouds.aws.states import REACTIONS, Reaction, node_state, reaction, refusal
+from airflow_llmsched.clouds.aws.states import REACTIONS, Reaction, is_off, node_state, reaction, refusal
 from airflow_llmsched.domain.lease import LeasedNodeState, NoticeKind
 from airflow_llmsched.errors import InternalError
 
@@ -147,6 +147,21 @@ def test_a_node_that_was_taken_is_told_from_one_that_was_lost(
     state: str, reason: str, status: str, expected: LeasedNodeState
 ) -> None:
     assert node_state(state, reason=reason, request_status=status) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [
+        ("terminated", "Server.SpotInstanceTermination", True),
+        ("stopped", "Server.SpotInstanceShutdown", True),
+        ("shutting-down", "Server.SpotInstanceTermination", False),
+        ("stopping", "Server.ScheduledStop", False),
+        ("stopped", "Client.UserInitiatedHibernate", False),
+        ("running", "", False),
+    ],
+)
+def test_an_instance_is_off_once_nothing_of_it_can_go_on(state: str, reason: str, expected: bool) -> None:
+    assert is_off(state, reason=reason) is expected
 
 
 def test_what_is_gone_after_its_capacity_block_was_taken_with_it() -> None:

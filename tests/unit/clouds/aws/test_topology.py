@@ -47,3 +47,16 @@ def test_a_node_that_is_gone_hangs_nowhere() -> None:
     made = tree(lease(i1=RUNNING, i2=LeasedNodeState.PREEMPTED), [], num_slots=8)
     assert [node.id for node in made.nodes] == ["i1"]
     assert tree(lease(), [], num_slots=0).nodes == ()
+
+
+def test_instances_of_one_ultraserver_are_joined_by_nvlink_where_ec2_says_so_of_all() -> None:
+    rows = [
+        {"InstanceId": name, "NetworkNodes": ["nn-1"], "CapacityBlockId": block}
+        for name, block in (("i1", "cb-1"), ("i2", "cb-1"), ("i3", "cb-2"))
+    ]
+    made = tree(lease(i1=RUNNING, i2=RUNNING, i3=RUNNING), rows, num_slots=4)
+    assert (made.levels, made.scale_up_level) == (("region", "zone", "network-1", "ultraserver"), "ultraserver")
+    assert [node.path[2:] for node in made.nodes] == [("nn-1", "cb-1"), ("nn-1", "cb-1"), ("nn-1", "cb-2")]
+    rows[1]["CapacityBlockId"] = None
+    silent = tree(lease(i1=RUNNING, i2=RUNNING, i3=RUNNING), rows, num_slots=4)
+    assert (silent.levels[-1], silent.scale_up_level) == ("network-1", None)

@@ -57,7 +57,13 @@ def test_a_machine_that_vanished_is_named_by_the_number_that_no_other_has() -> N
     """Field case E11: an evicted machine is not listed any more."""
     lease = look(set_row(), machine(2), machine(0))
     assert states(lease) == ["_0 running", "_1 preempted", "_2 running"]
+    assert [node.is_off for node in lease.nodes] == [False, True, False]
     assert (lease.state, lease.reason) == (LeaseState.BROKEN, "1 of 3 nodes are gone")
+
+
+def test_a_machine_is_off_once_it_has_stopped() -> None:
+    lease = look(set_row(), machine(0, "deallocated"), machine(1, "deallocating"), machine(2, "stopped"))
+    assert [node.is_off for node in lease.nodes] == [True, False, True]
 
 
 def test_on_demand_machines_that_vanish_are_lost_not_preempted() -> None:

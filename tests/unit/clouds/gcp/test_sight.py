@@ -70,6 +70,7 @@ def test_a_machine_that_is_not_listed_yet_is_on_its_way_and_later_it_is_lost() -
     young, old = lease(seen(AT_S + 59.0, machines=one)), lease(seen(AT_S + 61.0, machines=one))
     assert (young.state, young.nodes[1].state) == (LeaseState.PENDING, LeasedNodeState.STARTING)
     assert (old.state, old.nodes[1].state) == (LeaseState.BROKEN, LeasedNodeState.LOST)
+    assert [node.is_off for node in (*young.nodes, *old.nodes)] == [False, False, False, True]
     assert N1 in old.reason
 
 
@@ -80,6 +81,12 @@ def test_a_preempted_machine_is_told_from_a_lost_one_stopped_or_deleted() -> Non
     deleted = lease(seen(machines=(instance(0, spec()),), preempted=frozenset({N1})))
     assert [node.state for node in deleted.nodes] == [LeasedNodeState.RUNNING, LeasedNodeState.PREEMPTED]
     assert deleted.state is LeaseState.BROKEN
+    assert [node.is_off for node in (*stopped.nodes, *deleted.nodes)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("status", ["STOPPING", "SUSPENDED", "REPAIRING", "RUNNING"])
+def test_a_machine_that_still_runs_or_may_go_on_is_not_off(status: str) -> None:
+    assert not any(node.is_off for node in lease(seen(machines=both(status=status))).nodes)
 
 
 def test_a_disk_that_stayed_when_its_machine_went_is_left_over() -> None:

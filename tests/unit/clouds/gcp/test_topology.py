@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from airflow_llmsched.clouds.gcp import sight, topology
 from airflow_llmsched.clouds.gcp.record import Way
 from airflow_llmsched.clouds.gcp.sight import Seen
@@ -28,6 +30,13 @@ def test_nodes_hang_as_deep_as_google_tells() -> None:
     made = tree(HOST, {**HOST, "subblock": "t"})
     assert made.levels == ("region", "zone", "cluster", "block", "subblock")
     assert [node.path[2:] for node in made.nodes] == [("c", "b", "s"), ("c", "b", "t")]
+
+
+def test_a_subblock_is_one_nvlink_domain_of_machines_that_nvlink_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tree(HOST, HOST).scale_up_level is None
+    monkeypatch.setattr("tests.support.gcp_builders.SHAPE", "a4x-highgpu-4g")
+    assert tree(HOST, HOST).scale_up_level == "subblock"
+    assert tree(HOST, {"cluster": "c"}).scale_up_level is None
 
 
 def test_what_is_told_of_only_some_is_told_of_none() -> None:

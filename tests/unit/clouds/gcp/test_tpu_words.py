@@ -119,6 +119,7 @@ def test_a_slice_that_was_taken_breaks_the_lease_whether_it_is_listed_or_not() -
     for made in (listed, gone):
         assert made.state is LeaseState.BROKEN
         assert [node.state for node in made.nodes] == [LeasedNodeState.RUNNING, LeasedNodeState.PREEMPTED]
+        assert [node.is_off for node in made.nodes] == [False, True]
 
 
 def test_a_slice_that_is_nowhere_is_lost_once_it_must_be_listed() -> None:

@@ -10,7 +10,7 @@ from airflow_llmsched.clouds.onprem import inventory
 from airflow_llmsched.clouds.onprem.inventory import Inventory
 from airflow_llmsched.domain.capacity import Pool
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 
@@ -41,6 +41,13 @@ def parse(text: str) -> Inventory:
     return inventory.parse(text.encode(), file="fleet.yaml")
 
 
+def test_a_node_that_is_off_cannot_be_used_whatever_else_is_said_of_it() -> None:
+    off = parse(TEXT.replace("unusable: broken fan", 'off: "true"')).nodes[NodeId("n2")]
+    assert (off.is_off, off.unusable) == (True, "it is off")
+    why = parse(TEXT.replace("unusable: broken fan", "unusable: broken fan\n        off: true")).nodes[NodeId("n2")]
+    assert (why.is_off, why.unusable) == (True, "broken fan")
+
+
 def test_an_inventory_says_which_nodes_there_are_where_and_for_how_much() -> None:
     fleet = parse(TEXT)
     assert (fleet.region, fleet.jurisdiction, fleet.levels, fleet.max_nodes) == ("berlin", "EU", ("block", "rack"), 12)
@@ -69,6 +76,14 @@ def test_a_price_may_be_what_owning_a_node_comes_to() -> None:
     pool = parse(TEXT.replace("usd_per_hour: 12.5", cost)).pools[0]
     assert pool.usd_per_hour == pytest.approx(8.0 + 3.0)
     assert pool.energy_usd_per_hour == pytest.approx(3.0)
+    assert pool.carbon_g_per_hour is None
+    told = parse(TEXT.replace("usd_per_hour: 12.5", cost.replace("}", ", carbon_g_per_kwh: 40}"))).pools[0]
+    assert told.carbon_g_per_hour == pytest.approx(600.0)
+
+
+def test_a_node_whose_power_nobody_says_does_not_look_as_if_it_drew_none() -> None:
+    pool = parse(TEXT.replace("usd_per_hour: 12.5", "cost: {capex_usd: 350400, lifetime_s: 157680000}")).pools[0]
+    assert pool.energy_usd_per_hour is None
 
 
 @pytest.mark.parametrize(
@@ -127,6 +142,38 @@ def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "MAX_NODES", 1)
     with pytest.raises(SpecError, match="more than 1 nodes"):
         parse(TEXT)
+
+
+def test_an_inventory_may_say_what_joins_its_nodes() -> None:
+    said = """levels: [block, rack]
+scale_up_level: rack
+switches_reduce: true
+network:
+  - {level: block, bandwidth_bytes_per_s: 5.0e10}
+  - {bandwidth_bytes_per_s: 1.2e10, measured: true}
+"""
+    fleet = parse(TEXT.replace("levels: [block, rack]\n", said))
+    assert (fleet.scale_up_level, fleet.switches_reduce) == ("rack", True)
+    assert fleet.network == (
+        NetworkLevel(level="block", bandwidth_bytes_per_s=5e10),
+        NetworkLevel(level=None, bandwidth_bytes_per_s=1.2e10, is_measured=True),
+    )
+    assert (parse(TEXT).scale_up_level, parse(TEXT).network, parse(TEXT).switches_reduce) == (None, (), False)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("scale_up_level: row", "must be one of the levels"),
+        ("switches_reduce: perhaps", "must be true or false"),
+        ("network: [{level: rack, bandwidth_bytes_per_s: 0}]", "must be above 0"),
+        ("network: [{bandwidth_bytes_per_s: 1}, {bandwidth_bytes_per_s: 2}]", "second entry for this level"),
+    ],
+)
+def test_what_cannot_be_said_of_links_is_refused_with_its_line(said: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why) as refusal:
+        parse(TEXT.replace("max_nodes: 12", said))
+    assert refusal.value.line == 4
 
 
 def test_an_engines_nodes_are_pools_by_shape_and_busy_unless_wholly_free() -> None:

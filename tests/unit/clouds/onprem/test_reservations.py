@@ -19,7 +19,6 @@ from airflow_llmsched.effect_points import Side
 from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
-    DataError,
     InternalError,
     LeaseGoneError,
     LlmschedError,
@@ -181,47 +180,6 @@ def test_a_record_that_was_written_though_the_answer_was_lost_is_not_written_twi
     assert (house.open().fleet().reserved, len(house.store.objects)) == ({held.name: held}, 1)
 
 
-def test_a_store_that_refuses_to_write_is_tried_a_few_times(house: House) -> None:
-    tried: list[float] = []
-
-    def refuse(_key: str) -> None:
-        tried.append(house.clock.now_s())
-        raise StoreError("read-only")
-
-    house.store.before_create = refuse
-    with pytest.raises(StoreError):
-        house.reserve(1)
-    assert len(tried) == reservations.NUM_STORE_TRIES
-    assert tried[-1] > tried[0]
-
-
-def test_a_list_that_saw_a_later_record_before_an_earlier_one_is_read_again(house: House) -> None:
-    house.reserve(1)
-    house.reserve(2)
-    whole = house.store.list
-
-    def torn(prefix: str) -> Iterator[ObjectInfo]:
-        house.store.list = whole
-        return (info for info in whole(prefix) if not info.key.endswith("records/00000001.json"))
-
-    house.store.list = torn
-    assert len(house.open().fleet().reserved) == 2
-
-
-def test_a_record_that_is_really_missing_is_loud(house: House) -> None:
-    house.reserve(1)
-    house.reserve(2)
-    del house.store.objects["fleets/hall/records/00000001.json"]
-    with pytest.raises(DataError, match=r"00000001\.json"):
-        house.open().fleet()
-
-
-def test_a_file_that_is_no_record_is_loud(house: House) -> None:
-    house.store.objects["fleets/hall/records/notes.txt"] = b""
-    with pytest.raises(DataError, match=r"notes\.txt is no record"):
-        house.open().fleet()
-
-
 def test_fleets_are_apart_and_their_names_are_no_paths(house: House) -> None:
     house.reserve(1, 4)
     other = Reservations(house.store, fleet="cellar", clock=house.clock)
@@ -339,7 +297,7 @@ def test_whatever_effect_a_process_dies_at_the_next_one_goes_on() -> None:
         if len(points.passed) < fatal:
             break
     names = ("append", "snapshot", "tidy", "take_back")
-    assert passed == {f"{side} reservations.{name}" for side in Side for name in names}
+    assert passed == {f"{side} numbered.{name}" for side in Side for name in names}
 
 
 def _live(house: House) -> None:

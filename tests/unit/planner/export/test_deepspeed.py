@@ -7,6 +7,7 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import (
     CompressionKind,
     GradientCompression,
@@ -68,6 +69,13 @@ def test_deepspeed_knows_every_key(run: PlannedRun) -> None:
         assert set(offload) <= set(known["sections"][name])
         assert offload["device"] in known["devices"]
     assert found["communication_data_type"] in known["data_type_names"]
+
+
+def test_communication_is_overlapped_as_planned() -> None:
+    layout = ParallelLayout(dp=8, zero_stage=2)
+    assert config(planned(layout))["zero_optimization"]["overlap_comm"] is True
+    apart = planned(layout, software=Software(overlaps_data_parallel=False))
+    assert config(apart)["zero_optimization"]["overlap_comm"] is False
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

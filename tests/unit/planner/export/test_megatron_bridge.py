@@ -6,6 +6,7 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute
+from airflow_llmsched.domain.plan import LaunchSetting
 from airflow_llmsched.domain.workload import (
     LoraTarget,
     ModelShape,
@@ -21,7 +22,9 @@ from airflow_llmsched.planner.export.planned import PlannedRun
 from tests.support.models import GPT2, LLAMA31_8B, QWEN3_30B_A3B
 from tests.support.tool_options import options, planned
 
+ADDED_UP = LaunchSetting(name="NCCL_COLLNET_ENABLE", value="1", why="switches add up")
 RUNS = {
+    "added up": replace(planned(ParallelLayout(dp=32)), launch_settings=(ADDED_UP,)),
     "deep": planned(ParallelLayout(dp=4, tp=4, pp=4, vp=2, zero_stage=1, recompute=Recompute.FULL)),
     "sharded experts": planned(
         ParallelLayout(dp=32, tp=2, cp=2, ep=8, expert_tp=1, zero_stage=3, shard_size=16), QWEN3_30B_A3B,
@@ -71,6 +74,10 @@ def test_values_are_those_of_the_layout() -> None:
             "dataset.seq_length": 4096,
         }.items()
     )
+
+
+def test_the_group_that_switches_add_up_for_is_named() -> None:
+    assert megatron_bridge.overrides(RUNS["added up"])["dist.sharp_enabled_group"] == "dp"
 
 
 def test_shards_are_megatron_fsdps() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.domain.plan import LaunchSetting
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import ExpertShape, LatentAttention
 from airflow_llmsched.planner.export import megatron_core as core
 from tests.support.models import LLAMA31_8B, QWEN3_30B_A3B, QWEN25_7B
@@ -68,6 +70,14 @@ def test_zero_stages_have_a_strategy(stage: int, strategy: str | None) -> None:
     assert found.get("use_distributed_optimizer", False) is (stage > 0)
 
 
+@pytest.mark.parametrize(("stage", "group"), [(0, "dp"), (1, "dp_replica")])
+def test_switches_add_up_for_the_group_that_all_reduces_gradients(stage: int, group: str) -> None:
+    run = planned(ParallelLayout(dp=8, zero_stage=stage, shard_size=4 if stage else None))
+    assert core.network_settings(run) == {}
+    told = replace(run, launch_settings=(LaunchSetting(name="NCCL_COLLNET_ENABLE", value="1", why="it can"),))
+    assert core.network_settings(told) == {"use_sharp": True, "sharp_enabled_group": group}
+
+
 def test_modules_are_named_as_megatron_does() -> None:
     modules = (RecomputeModule.NORMS, RecomputeModule.CORE_ATTENTION)
     run = planned(ParallelLayout(dp=8, recompute=Recompute.MODULES, recompute_modules=modules))
@@ -88,3 +98,35 @@ def test_the_number_of_device_connections_is_noted_where_it_matters() -> None:
     assert "must be 1." in noted(ParallelLayout(dp=2, tp=4, zero_stage=1))
     assert "more than 1" in noted(ParallelLayout(dp=2, tp=4, zero_stage=3))
     assert "CONNECTIONS" not in noted(ParallelLayout(dp=8))
+
+
+def test_nothing_is_dropped_out_unless_the_plan_holds_the_masks() -> None:
+    assert core.software_settings(planned(ParallelLayout(dp=8))) == {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    assert core.software_settings(planned(ParallelLayout(dp=8), software=Software(has_dropout=True))) == {}
+
+
+def test_what_the_plan_takes_the_software_to_overlap_and_fuse_is_switched_on() -> None:
+    tuned = Software(
+        loss=LossKernel.FUSED,
+        overlaps_tensor_parallel=True,
+        overlaps_expert_parallel=True,
+        deduplicates_dispatch=True,
+    )
+    split = ParallelLayout(dp=8, tp=4, ep=8, expert_tp=1)
+    assert (
+        core.software_settings(planned(split, QWEN3_30B_A3B, software=tuned)).items()
+        >= {
+            "cross_entropy_loss_fusion": True,
+            "tp_comm_overlap": True,
+            "overlap_moe_expert_parallel_comm": True,
+            "moe_token_dispatcher_type": "flex",
+            "moe_flex_dispatcher_backend": "deepep",
+        }.items()
+    )
+    alone = core.software_settings(planned(ParallelLayout(dp=8), software=tuned))
+    assert set(alone) == {"attention_dropout", "hidden_dropout", "cross_entropy_loss_fusion"}
+
+
+def test_gradients_that_are_not_overlapped_are_not_said_to_be() -> None:
+    apart = planned(ParallelLayout(dp=8, zero_stage=1), software=Software(overlaps_data_parallel=False))
+    assert core.replica_settings(apart) == {"use_distributed_optimizer": True}

@@ -8,6 +8,8 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.plan import LaunchSetting
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import OptimizerKind, OptimizerSpec, PrecisionSpec, TrainingStage
 from airflow_llmsched.planner.export import megatron_lm
 from airflow_llmsched.planner.export.gaps import found_gaps
@@ -21,7 +23,12 @@ DEEP = ParallelLayout(
 )  # fmt: skip
 FP8 = PrecisionSpec(compute=NumberFormat.FP8, gradients=NumberFormat.BF16)
 NARROW = OptimizerSpec(state_format=NumberFormat.BF16, learning_rate=3e-4, warmup_steps=2)
+ADDED_UP = LaunchSetting(name="NCCL_COLLNET_ENABLE", value="1", why="switches add up")
+TUNED = Software(
+    loss=LossKernel.FUSED, overlaps_tensor_parallel=True, overlaps_expert_parallel=True, deduplicates_dispatch=True
+)
 RUNS = {
+    "added up": replace(planned(ParallelLayout(dp=32)), launch_settings=(ADDED_UP,)),
     "deep": planned(DEEP, LLAMA2_70B),
     "hybrid shards": planned(ParallelLayout(dp=32, zero_stage=3, shard_size=8, recompute=Recompute.FULL)),
     "experts": planned(
@@ -32,6 +39,7 @@ RUNS = {
     ),
     "narrow formats": planned(ParallelLayout(dp=8, zero_stage=2), QWEN25_7B, precision=FP8, optimizer=NARROW),
     "uneven stages": planned(ParallelLayout(dp=1, pp=8, vp=3), replace(LLAMA31_8B, num_layers=45)),
+    "tuned": planned(ParallelLayout(dp=8, tp=4, ep=8, expert_tp=1), QWEN3_30B_A3B, software=TUNED),
     "windows": planned(
         ParallelLayout(dp=8, recompute=Recompute.MODULES, recompute_modules=(RecomputeModule.MLP,)),
         replace(LLAMA31_8B, attention_window_tokens=1024),
@@ -65,6 +73,10 @@ def test_megatron_lm_knows_every_option_and_what_it_takes(run: PlannedRun) -> No
             assert int(values[0]) >= 0
         if option in known["choices"]:
             assert set(values) <= set(known["choices"][option])
+
+
+def test_the_group_that_switches_add_up_for_is_named() -> None:
+    assert read(RUNS["added up"])["--sharp-enabled-group"] == ["dp"]
 
 
 def test_a_deep_layout_is_said_in_full() -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
-from airflow_llmsched.domain.plan import Plan, Prediction
+from airflow_llmsched.domain.plan import LaunchSetting, Plan, Prediction
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec
 from airflow_llmsched.planner.export.planned import common_notes, planned_run
-from tests.support.fleets import workload
+from tests.support.fleets import node, tree_of, workload
 from tests.support.models import LLAMA31_8B
 from tests.support.tool_options import planned
 
@@ -35,6 +36,9 @@ def test_ranks_are_counted_by_node_and_the_allocators_settings_come_along() -> N
     )  # fmt: skip
     run = planned_run(workload(), plan)
     assert (run.ranks_on_nodes, run.allocator_settings) == ((2, 1), "A=b:True")
+    others = (node("ill", unusable="fan"), node("other", shape="p5.48xlarge"), node("spare", shape="local-cpu"))
+    fleet = tree_of(node("n0", shape="local-cpu", unusable="chosen before"), *others)
+    assert planned_run(workload(), plan, tree=fleet).excluded == ("ill", "other")
 
 
 def test_shards_span_all_replicas_unless_told() -> None:
@@ -72,6 +76,18 @@ def test_the_environment_that_the_memory_assumes_is_noted() -> None:
     (note,) = common_notes(replace(planned(ONE_NODE), allocator_settings="A=b:True"))
     assert "assumes A=b:True in the environment" in note
     assert common_notes(planned(ONE_NODE)) == ()
+
+
+def test_the_environment_that_the_network_is_reckoned_with_is_noted_with_its_reason() -> None:
+    setting = LaunchSetting(name="NCCL_COLLNET_ENABLE", value="1", why="switches add up")
+    (note,) = common_notes(replace(planned(ONE_NODE), launch_settings=(setting,)))
+    assert note == "Set NCCL_COLLNET_ENABLE=1 for every rank: switches add up."
+
+
+def test_what_the_spec_says_of_the_software_is_noted_for_whoever_sets_it_up() -> None:
+    assert not any("software" in note for note in common_notes(planned(ParallelLayout(dp=8))))
+    run = planned(ParallelLayout(dp=8), software=Software(fused_elementwise=True, loss=LossKernel.FUSED))
+    assert "fused_elementwise true, loss fused" in common_notes(run)[-1]
 
 
 def test_chunks_are_those_that_were_priced() -> None:

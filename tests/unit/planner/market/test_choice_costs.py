@@ -5,10 +5,10 @@ import pytest
 
 from airflow_llmsched.planner.market.choice_costs import ChoiceCosts
 from airflow_llmsched.planner.market.forecast import first_belief
-from airflow_llmsched.planner.market.modes import mixed
 from airflow_llmsched.planner.market.rental import Holding
 from airflow_llmsched.planner.market.values import SpotTerms, States, solve
 from airflow_llmsched.units import HOUR_S
+from tests.support.modes import mixed
 from tests.support.pools import model_of
 
 TERMS = SpotTerms(time_s=30 * HOUR_S, work_s=20 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)

@@ -7,14 +7,12 @@ from airflow_llmsched.planner.market.modes import (
     Mode,
     ModeSet,
     Move,
-    elsewhere,
-    mixed,
     reshaped,
-    scaled_down,
     seconds_of,
 )
 from airflow_llmsched.planner.market.rental import Holding
 from airflow_llmsched.planner.market.values import SpotTerms
+from tests.support.modes import elsewhere, mixed, scaled_down
 
 TERMS = SpotTerms(time_s=1000.0, work_s=600.0, changeover_s=10.0, spot_ratio=0.3)
 HERE = Mode(name="here", terms=TERMS, pools=(0, 1))

@@ -126,6 +126,8 @@ def test_electricity_and_carbon_weigh_nothing_until_they_are_given_a_weight() ->
     assert weighed.rejections == {"whose carbon is not known": 1}
     assert weighed.quotes[1].carbon_g == pytest.approx(5000.0 * (20 + 300 / HOUR_S))
     assert weighed.quotes[1].total_usd == pytest.approx(2.0 * (20 + 300 / HOUR_S))
+    assert weighed.quotes[1].weighed_usd == pytest.approx(2.5 * (20 + 300 / HOUR_S))
+    assert weighed.quotes[1].extra_usd_per_hour == pytest.approx(0.5)
 
 
 def test_electricity_is_weighed_in_dollars() -> None:

@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_llmsched.domain.capacity import Pool, Requirement, ShapeNeed
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.market.offers import OfferTable, rank
-from airflow_llmsched.planner.market.on_prem import NodeCost, offer_of
-from airflow_llmsched.units import DAY_S, HOUR_S
-from tests.support.market import NOW_S, RESERVED
-from tests.support.market import offer_of as rented
+from airflow_llmsched.planner.market.on_prem import NodeCost
+from airflow_llmsched.units import DAY_S
 
 YEAR_S = 365 * DAY_S
-POOL = Pool(cloud="on-prem", region="cellar", zone="", shape="dgx", capacity_type=RESERVED)
 
 
 def cost_of(**values: Any) -> NodeCost:
@@ -52,6 +47,7 @@ def test_it_never_gets_cheaper_with_dearer_power_or_less_use(
         ({"busy_ratio": 0.0}, "busy_ratio"),
         ({"busy_ratio": 1.1}, "busy_ratio"),
         ({"power_kw": float("nan")}, "power_kw"),
+        ({"carbon_g_per_kwh": -1.0}, "carbon_g_per_kwh"),
         ({"residual_usd": 400_000.0}, "residual_usd"),
     ],
 )
@@ -61,9 +57,8 @@ def test_what_has_no_meaning_is_refused(values: dict[str, float], path: str) -> 
     assert refused.value.path == path
 
 
-def test_own_nodes_compete_with_rented_ones_by_their_amortised_price() -> None:
-    own = offer_of(cost_of(), POOL, num_nodes=2, priced_at_s=NOW_S, jurisdiction="DE", vendor="nvidia")
-    need = Requirement(by_shape={"dgx": ShapeNeed(num_nodes=2, work_s=HOUR_S)})
-    for price, first in ((9.0, "aws"), (11.0, "on-prem")):
-        ranking = rank(OfferTable.of([own, rented(price, shape="dgx")]), need, now_s=NOW_S)
-        assert ranking.quotes[0].offer.pool.cloud == first
+def test_carbon_goes_with_what_is_drawn_and_is_not_known_without_the_power() -> None:
+    drawn = cost_of(power_kw=10.0, overhead_ratio=0.3, carbon_g_per_kwh=50.0)
+    assert drawn.carbon_g_per_hour == pytest.approx(650.0)
+    assert cost_of(power_kw=10.0).carbon_g_per_hour is None
+    assert cost_of(carbon_g_per_kwh=50.0).carbon_g_per_hour is None

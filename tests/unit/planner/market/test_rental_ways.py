@@ -101,3 +101,14 @@ def test_the_way_to_another_region_takes_staging_and_egress_and_to_another_shape
 def test_what_costs_nothing_is_weighed_all_the_same() -> None:
     (way,) = ways_of([replace(quote(), offer=replace(quote().offer, usd_per_hour=0.0))], NEED)
     assert mode_set([way], time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=0.0).modes[0].terms.demand_ratio > 0
+
+
+def test_a_way_counts_its_carbon_beside_its_price_and_is_paid_for_without_it() -> None:
+    clean = quote(usd=11.0, region="north")
+    dirty = replace(quote(usd=10.0), extra_usd=400.0, extra_usd_per_hour=10.0)
+    ways = ways_of([dirty, clean], NEED)
+    assert [way.place[1] for way in ways] == ["north", "east"]
+    assert [way.demand_usd_per_hour for way in ways] == [22.0, 40.0]
+    assert [way.at_price().demand_usd_per_hour for way in ways] == [22.0, 20.0]
+    modes = mode_set(ways, time_s=100 * HOUR_S, work_ratio=1.0, changeover_s=600.0).modes
+    assert modes[1].terms.demand_ratio == pytest.approx(40 / 22)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, elsewhere, mixed, reshaped
+from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, reshaped
 from airflow_llmsched.planner.market.rental import Holding, RentalChoice, RentalView
 from airflow_llmsched.planner.market.replay import Replay, replay
 from airflow_llmsched.planner.market.values import SpotTerms
+from tests.support.modes import elsewhere, mixed
 
 TERMS = SpotTerms(time_s=1000.0, work_s=300.0, changeover_s=50.0, spot_ratio=0.5)
 

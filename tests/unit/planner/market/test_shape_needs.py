@@ -18,6 +18,7 @@ from airflow_llmsched.domain.workload import (
     WorkloadSpec,
 )
 from airflow_llmsched.planner.market.shape_needs import MAX_COUNTS, plan_shape
+from airflow_llmsched.planner.perf.calibration import packaged
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from tests.support.models import LLAMA2_7B, LLAMA2_70B
@@ -105,3 +106,15 @@ def test_the_layout_that_is_timed_fits_the_nodes_and_not_fewer() -> None:
     assert not isinstance(one, str)
     assert not isinstance(two, str)
     assert 0.45 < two[0].work_s / one[0].work_s < 0.65
+
+
+def test_machines_that_were_measured_to_be_slower_take_longer() -> None:
+    known = packaged()
+    rates = known.kinds["hopper"].rates
+    slower = replace(known.kinds["hopper"], rates=replace(rates, matmul_ratio=rates.matmul_ratio / 2))
+    kept = replace(known, kinds={**known.kinds, "hopper": slower})
+    shape = node_shape("p5.48xlarge")
+    usual, measured = (plan_shape(job(), shape, solver=SOLVER, num_nodes=1, calibration=each) for each in (None, kept))
+    assert isinstance(usual, tuple)
+    assert isinstance(measured, tuple)
+    assert measured[0].work_s > 1.2 * usual[0].work_s

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.baselines import GreedySpot, UniformProgress
 from airflow_llmsched.planner.market.forecast import PHASE_START_S, HazardModel, fit
-from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, elsewhere, mixed, reshaped, scaled_down
+from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, reshaped
 from airflow_llmsched.planner.market.rental import Holding, RentalView
 from airflow_llmsched.planner.market.replay import Replay, replay
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.planner.market.values import SpotTerms
 from airflow_llmsched.units import HOUR_S
+from tests.support.modes import elsewhere, mixed, scaled_down
 from tests.support.pools import TICK_S, drawn, model_of, stock_drawn, trace_of
 
 TERMS = SpotTerms(time_s=30 * HOUR_S, work_s=24 * HOUR_S, changeover_s=0.2 * HOUR_S, spot_ratio=0.3)
@@ -162,6 +163,56 @@ def test_of_pools_that_are_up_the_oldest_spell_is_taken() -> None:
         )
         pools.append(int(policy.choose(view).pool_N[0]))
     assert pools == [0] * 10
+
+
+def chosen_way(policy: SpotPolicy, *, held: int, dearer: float) -> int:
+    """Return the region that a run holding on-demand capacity in one of two is told, of which the first is dearer."""
+    others = elsewhere(TERMS, demand_ratio=1.0, spot_ratio=0.9)
+    first = replace(others, demand_ratio=1.0 + dearer)
+    policy = SpotPolicy(policy._models[0], modes=_two(first, others), least_gain_s=policy._least_gain_s)
+    policy.begin(TERMS, num_runs=1, num_pools=2)
+    view = RentalView(
+        left_s=29 * HOUR_S,
+        tick_s=TICK_S,
+        work_s_N=np.array([TERMS.work_s]),
+        overhead_s_N=np.array([TERMS.changeover_s]),  # it has only just come
+        holding_N=np.array([int(Holding.ON_DEMAND)]),
+        pool_N=np.zeros(1, dtype=np.int64),
+        up_ZN=np.zeros((2, 1), dtype=np.bool_),
+        mode_N=np.array([held]),
+    )
+    choice = policy.choose(view)
+    assert choice.mode_N is not None
+    return int(choice.mode_N[0])
+
+
+def _two(first: SpotTerms, second: SpotTerms) -> ModeSet:
+    modes = (Mode(name="first", terms=first, pools=(0,)), Mode(name="second", terms=second, pools=(1,)))
+    return ModeSet(modes=modes)
+
+
+NEVER = model_of(loss_per_hour=1.0, return_per_hour=1e-9)
+
+
+@pytest.mark.parametrize("dearer", [-0.003, 0.0, 0.003])
+def test_of_two_choices_that_cost_alike_what_is_held_is_kept_whichever_it_is(dearer: float) -> None:
+    """Its changeover is still before it, so that the other would take no longer: the margin alone speaks for it."""
+    patient = SpotPolicy(NEVER, least_gain_s=600.0)
+    assert [chosen_way(patient, held=held, dearer=dearer) for held in (0, 1)] == [0, 1]
+
+
+def test_what_gains_more_than_the_margin_is_moved_to_and_without_one_whatever_gains() -> None:
+    patient, fickle = SpotPolicy(NEVER, least_gain_s=600.0), SpotPolicy(NEVER)
+    assert chosen_way(patient, held=0, dearer=0.02) == 1
+    assert [chosen_way(fickle, held=held, dearer=0.003) for held in (0, 1)] == [1, 1]
+
+
+def test_no_margin_keeps_a_run_from_being_in_time() -> None:
+    """A gain that no move could ever have, on spot capacity when time is up: the order is given all the same."""
+    policy = SpotPolicy(model_of(loss_per_hour=0.5, return_per_hour=0.5), least_gain_s=100 * HOUR_S)
+    policy.begin(ROOMY, num_runs=1, num_pools=1)
+    due = replace(view_at(slack_h=-1e-3, in_stock=True, holding=Holding.SPOT, up=True), in_stock_N=None)
+    assert Holding(int(policy.choose(due).holding_N[0])) is Holding.ON_DEMAND
 
 
 # On-demand capacity that can be out of stock

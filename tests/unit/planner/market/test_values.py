@@ -116,3 +116,12 @@ def test_table_stays_small() -> None:
     values = solve(model_of(loss_per_hour=0.5, return_per_hour=0.5), TERMS)
     assert values.cost_TSKW.shape[:3] == (NUM_CELLS + 1, States.NUM, 1)
     assert values.cost_TSKW.nbytes < 20e6
+
+
+def test_a_way_that_is_longer_than_a_changeover_is_paid_for_in_full() -> None:
+    model = model_of(loss_per_hour=0.1, return_per_hour=1.0)
+    terms = SpotTerms(time_s=4000.0, work_s=1600.0, changeover_s=40.0, spot_ratio=0.1)
+    values = solve(model, terms, longest_way_s=2500.0)
+    state_N = np.array([States.ON_DEMAND_UP])
+    near, far = (values.at(state_N, left_s=3000.0, work_s_N=np.array([work_s]))[0, 0] for work_s in (1600.0, 4100.0))
+    assert far > near + 50 * 1000.0

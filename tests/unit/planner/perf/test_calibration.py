@@ -14,15 +14,17 @@ from airflow_llmsched.planner.perf.calibration import (
     PRIOR_ERROR,
     Calibration,
     FittedKind,
+    StepKind,
     band_error_ratio,
     from_toml,
     independent_weights,
+    over_packaged,
     packaged,
     rates_of,
     to_toml,
 )
 from airflow_llmsched.planner.perf.hardware import accelerators
-from airflow_llmsched.planner.perf.rates import Rates, prior_of
+from airflow_llmsched.planner.perf.rates import Rates, prior_of_generation
 
 H100 = accelerators()["h100-sxm"]
 FITTED = FittedKind(
@@ -30,6 +32,7 @@ FITTED = FittedKind(
     error_ratio=0.12,
     left_out_error_ratio=0.05,
     num_rows_by_source={"a table": 12, 'run "x"': 3},
+    error_ratio_by_kind={StepKind.MIXTURE: 0.31},
 )
 CALIBRATION = Calibration(fitted_on="2026-11-30", kinds={"hopper": FITTED}, notes="two lines\nof notes")
 
@@ -42,6 +45,14 @@ def test_a_saved_calibration_is_read_as_it_was():
     read = from_toml(to_toml(CALIBRATION), name="x")
     assert read.kinds == CALIBRATION.kinds
     assert (read.fitted_on, read.notes) == ("2026-11-30", "two lines of notes")
+
+
+def test_a_kind_of_steps_has_a_band_of_its_own_where_one_was_fitted():
+    assert CALIBRATION.error_ratio(H100, StepKind.MIXTURE) == 0.31
+    assert CALIBRATION.error_ratio(H100, StepKind.HOST_BOUND) == 0.12
+    older = Calibration(fitted_on="", kinds={"hopper": replace(FITTED, error_ratio_by_kind={})})
+    assert older.error_ratio(H100, StepKind.MIXTURE) == older.error_ratio(H100) == 0.12
+    assert from_toml(to_toml(older), name="x").kinds == older.kinds
 
 
 @pytest.mark.parametrize(
@@ -66,14 +77,14 @@ def test_what_was_fitted_wins_and_every_member_of_the_generation_has_it():
 
 def test_what_was_not_fitted_keeps_its_prior_and_a_wide_band():
     a100 = accelerators()["a100-80gb"]
-    assert CALIBRATION.rates_of(a100) == prior_of(a100)
+    assert CALIBRATION.rates_of(a100) == prior_of_generation("ampere")
     assert CALIBRATION.error_ratio(a100) > CALIBRATION.error_ratio(H100)
 
 
 def test_the_packaged_calibration_is_what_predictions_use():
-    assert rates_of(H100) == packaged().kinds["hopper"].rates != prior_of(H100)
+    assert rates_of(H100) == packaged().kinds["hopper"].rates != prior_of_generation("hopper")
     unknown = replace(H100, name="abacus")
-    assert rates_of(unknown) == prior_of(unknown)
+    assert rates_of(unknown) == prior_of_generation("abacus")
 
 
 def test_without_measurements_the_band_is_that_of_the_assumed_error():
@@ -100,3 +111,12 @@ def test_what_was_published_twice_and_what_comes_from_one_source_count_less():
     assert weight_M == pytest.approx([0.5 / 1.1, 0.5 / 1.1, 1 / 1.1, 1.0])
     many_M = independent_weights(["a"] * 1000, list(range(1000)))
     assert 9.5 < many_M.sum() < 10
+
+
+def test_measuring_one_generation_takes_nothing_from_the_others() -> None:
+    own = over_packaged(CALIBRATION)
+    assert own.rates_of(H100) == FITTED.rates
+    a100 = accelerators()["a100-80gb"]
+    assert own.rates_of(a100) == packaged().rates_of(a100)
+    assert own.error_ratio(a100) == packaged().error_ratio(a100)
+    assert (own.fitted_on, own.notes) == (CALIBRATION.fitted_on, CALIBRATION.notes)

@@ -58,6 +58,19 @@ def test_switches_that_add_up_halve_what_a_network_moves() -> None:
     assert saved == pytest.approx(0.5, rel=0.01)
 
 
+def test_switches_of_a_network_do_nothing_for_a_group_inside_a_node_nor_for_one_way() -> None:
+    inside, outside = span(8), span(64, 8)
+    for collective, where in ((all_reduce_s, inside), (all_gather_s, outside), (reduce_scatter_s, outside)):
+        reducing = replace(where, outer=replace(SLOW, reduces=True))
+        for num_bytes in (8, 1e12):
+            assert collective(num_bytes=num_bytes, span=reducing) == collective(num_bytes=num_bytes, span=where)
+
+
+def test_a_small_all_reduce_goes_up_and_down_a_tree_of_switches_once() -> None:
+    reducing = span(64, 1, outer=replace(SLOW, reduces=True))
+    assert all_reduce_s(num_bytes=8, span=reducing) == pytest.approx(2 * 1e-2, rel=1e-3)
+
+
 def test_switches_inside_a_node_save_eight_ranks_more_than_a_third() -> None:
     """(1 + 1/8) of the buffer on each link instead of 2 * 7/8."""
     reducing = span(8, inner=replace(LINK, reduces=True))
@@ -82,6 +95,8 @@ def test_tokens_that_go_once_to_each_domain_spare_the_links_between_them() -> No
 def test_a_message_takes_one_hop_over_the_link_it_needs() -> None:
     assert point_to_point_s(num_bytes=1e9, link=LINK) == pytest.approx(1.001)
     assert point_to_point_s(num_bytes=1e9, link=span(8, 4).farthest) == pytest.approx(10.01)
+    one_of_four = replace(LINK, pair_ratio=0.25)
+    assert point_to_point_s(num_bytes=1e9, link=span(8, inner=one_of_four).farthest) == pytest.approx(4.001)
 
 
 @pytest.mark.parametrize("collective", [all_gather_s, reduce_scatter_s, all_reduce_s, all_to_all_s])

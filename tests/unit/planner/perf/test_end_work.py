@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.end_work import embedding_operations, head_operations
 from airflow_llmsched.planner.perf.hardware import node_shape
@@ -13,7 +14,6 @@ from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.layer_work import LayerWork
 from airflow_llmsched.planner.perf.ops import Device
 from airflow_llmsched.planner.perf.rates import Rates
-from airflow_llmsched.planner.perf.software import LossKernel, Software
 from tests.support.fleets import job
 from tests.support.models import LLAMA2_7B
 

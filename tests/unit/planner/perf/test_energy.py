@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.energy import ACTIVITY_RATIO, WAITING_RATIO, step_energy_j, unknown_power
+from airflow_llmsched.planner.perf.energy import (
+    ACTIVITY_RATIO,
+    WAITING_RATIO,
+    node_power_w,
+    step_energy_j,
+    unknown_power,
+)
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
 from airflow_llmsched.planner.perf.step import step_breakdown
 from tests.support.fleets import job
@@ -17,6 +23,13 @@ from tests.support.models import LLAMA2_7B
 
 DGX_H100 = node_shape("dgx-h100")
 ONE_NODE = LayoutTable.of([ParallelLayout(dp=8)])
+
+
+def test_a_node_at_full_use_draws_its_boards_limits_and_the_rest_of_it() -> None:
+    drawn_w = node_power_w(DGX_H100)
+    assert drawn_w is not None
+    assert drawn_w == 8 * 700 + DGX_H100.host.power_w
+    assert node_power_w(node_shape("trn2.48xlarge")) is None
 
 
 def joules(table: LayoutTable = ONE_NODE, shape: str = "dgx-h100", **terms_s: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.flops import layer_flops
@@ -17,7 +18,6 @@ from airflow_llmsched.planner.perf.layer_work import LayerWork
 from airflow_llmsched.planner.perf.layers import distinct_kinds
 from airflow_llmsched.planner.perf.ops import Device, Part
 from airflow_llmsched.planner.perf.rates import Rates
-from airflow_llmsched.planner.perf.software import Software
 from tests.support.fleets import job
 from tests.support.models import DEEPSEEK_V3, GEMMA2_9B, LLAMA2_7B, LLAMA2_70B, MIXTRAL_8X7B
 
@@ -100,7 +100,7 @@ def test_unfused_attention_pays_for_writing_scores_and_for_what_the_mask_hides()
 def test_a_number_of_heads_that_no_softmax_kernel_serves_costs_more_passes() -> None:
     served, other = (
         work(
-            replace(job(LLAMA2_7B), software=Software(fused_attention=False, softmax_heads_multiple=multiple)),
+            replace(job(LLAMA2_7B), software=Software(fused_attention=False, num_heads_per_softmax=multiple)),
             ParallelLayout(dp=1, tp=16),
         )
         for multiple in (2, 4)

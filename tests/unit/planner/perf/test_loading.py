@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NodeShape, Transport
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import RoleKind, RoleSpec
+from airflow_llmsched.domain.roles import RoleKind, RoleSpec
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.job import TransformerJob, job_of
@@ -22,7 +23,6 @@ from airflow_llmsched.planner.perf.loading import (
     loading_s,
 )
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.planner.perf.step import step_breakdown
 from tests.support.fleets import TINY, job, workload
 

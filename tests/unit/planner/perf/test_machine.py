@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from airflow_llmsched.planner.perf.calibration import rates_of
 from airflow_llmsched.planner.perf.hardware import node_shape
@@ -58,3 +59,20 @@ def test_groups_within_a_bridged_pair_go_over_the_bridge_and_wider_ones_over_the
     assert span.domains_C.tolist() == [1, 1, 1]
     odd = Machine(shape=pairs, ranks_per_node_C=np.array([3])).span(stride_C=np.array([1]), size_C=np.array([2]))
     assert odd.inner.bytes_per_s == machine.inner.bytes_per_s / 0.5 * rates_of(pairs.accelerator).node_link_ratio
+
+
+def test_a_group_on_a_mesh_has_the_links_between_its_members_and_a_pair_one_of_them() -> None:
+    """Eight accelerators with seven links each, of 64 GB/s."""
+    mesh = node_shape("mi300x-8x")
+    machine = Machine(shape=mesh, ranks_per_node_C=np.full(3, 8), rates=Rates(node_link_ratio=1.0))
+    inner = machine.span(stride_C=np.array([1, 1, 4]), size_C=np.array([8, 4, 2])).inner
+    assert np.asarray(inner.bytes_per_s).tolist() == pytest.approx([4.48e11, 1.92e11, 6.4e10])
+    pair_bytes_per_s = np.asarray(inner.bytes_per_s) * np.asarray(inner.pair_ratio)
+    assert pair_bytes_per_s.tolist() == pytest.approx([6.4e10] * 3)
+
+
+@pytest.mark.parametrize(("name", "links"), [("ct5lp-hightpu-4t", 4), ("ct5p-hightpu-4t", 6), ("p5.48xlarge", 1)])
+def test_neighbours_on_a_torus_have_one_link_of_a_chip_and_those_at_a_switch_all(name: str, links: int) -> None:
+    machine = Machine(shape=node_shape(name), ranks_per_node_C=np.array([4]))
+    farthest = machine.span(stride_C=np.array([1]), size_C=np.array([2])).farthest
+    assert float(np.asarray(farthest.pair_ratio).ravel()[0]) == pytest.approx(1 / links)

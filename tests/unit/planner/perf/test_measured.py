@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.perf.software import Software
 from tests.support.measured import STEP, measured
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import accelerators
@@ -25,7 +26,6 @@ from airflow_llmsched.planner.perf.memory import (
     memory_totals,
     stage_terms,
 )
-from airflow_llmsched.planner.perf.software import LossKernel, Software
 from airflow_llmsched.planner.perf.stages import StageLayers, stage_bounds
 from airflow_llmsched.units import GIB
 from tests.support.fleets import job

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import LossKernel, Software
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
@@ -21,7 +22,6 @@ from airflow_llmsched.planner.perf.memory_activations import (
     loss_bytes,
     recomputed_bytes,
 )
-from airflow_llmsched.planner.perf.software import LossKernel, Software
 from airflow_llmsched.units import GIB
 from tests.support.fleets import job
 from tests.support.models import DEEPSEEK_V3, GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B, megatron_gpt

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ExpertShape, ModelShape
 from airflow_llmsched.planner.layout_table import MODULE_BIT, LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
@@ -26,7 +27,6 @@ from airflow_llmsched.planner.perf.memory_recompute import (
     modules_of,
 )
 from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
-from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.units import GIB
 from tests.support.fleets import job
 from tests.support.models import LLAMA2_7B, MIXTRAL_8X7B

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import EncoderShape, ModelShape, OptimizerKind, OptimizerSpec, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.job import TransformerJob
@@ -20,7 +21,6 @@ from airflow_llmsched.planner.perf.memory_states import (
     trained_parameters,
 )
 from airflow_llmsched.planner.perf.parameters import count_lora_parameters, count_parameters
-from airflow_llmsched.planner.perf.software import Software
 from airflow_llmsched.planner.perf.stages import telling_stages
 from airflow_llmsched.units import GIB
 from tests.support.fleets import FULL_PRECISION, TINY, job

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.micro_batch import MicroBatch, exposed_s, slowest_micro_batch
 from airflow_llmsched.planner.perf.rates import Rates
-from airflow_llmsched.planner.perf.software import Software
 from tests.support.fleets import job
 from tests.support.models import GPT2, LLAMA2_7B, LLAMA31_8B, MIXTRAL_8X7B
 

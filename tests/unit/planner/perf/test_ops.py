@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.software import AttentionKernel, Software
 from airflow_llmsched.domain.workload import PrecisionSpec
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.ops import Device, Pass, sustained_peak_flop_per_s
 from airflow_llmsched.planner.perf.rates import Rates
-from airflow_llmsched.planner.perf.software import AttentionKernel, Software
 from tests.support.fleets import job
 from tests.support.models import LLAMA2_7B
 

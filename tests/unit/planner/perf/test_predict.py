@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.planner.perf.calibration import StepKind, rates_of
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.predict import MeasuredSteps
 from airflow_llmsched.planner.perf.step import model_flop_per_step, step_breakdown
 from tests.support.measured import STEP, measured
+from tests.support.models import MIXTRAL_8X7B
 
 
 def test_steps_of_several_jobs_and_machines_are_each_predicted_as_if_alone():
@@ -24,6 +26,16 @@ def test_steps_of_several_jobs_and_machines_are_each_predicted_as_if_alone():
     ]
     assert MeasuredSteps(steps).predicted_s_M() == pytest.approx(alone)
     assert len(set(alone)) == len(alone)
+
+
+def test_steps_are_told_apart_by_what_decides_how_far_predictions_are_off():
+    mixture = measured(job=replace(STEP.job, model=MIXTRAL_8X7B))
+    rows = MeasuredSteps([STEP, mixture])
+    assert rows.kinds(lambda chip: rates_of(chip).changed({"host_kernel_s": 0.0})) == [
+        StepKind.PLAIN,
+        StepKind.MIXTURE,
+    ]
+    assert rows.kinds(lambda chip: rates_of(chip).changed({"host_kernel_s": 1.0})) == [StepKind.HOST_BOUND] * 2
 
 
 def test_model_operations_are_those_of_each_job():

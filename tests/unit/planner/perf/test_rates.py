@@ -14,18 +14,18 @@ from airflow_llmsched.planner.perf.rates import (
     attention_speedup,
     clock_ratio,
     generation_of,
-    prior_of,
+    prior_of_generation,
 )
 
 
 @pytest.mark.parametrize("name", sorted(accelerators()))
 def test_every_known_kind_has_rates(name: str) -> None:
-    assert prior_of(accelerators()[name]).matmul_ratio > 0
+    assert prior_of_generation(generation_of(accelerators()[name])).matmul_ratio > 0
 
 
 def test_a_kind_that_nobody_knows_has_the_rates_of_a_recent_gpu() -> None:
     unknown = replace(accelerators()["h100-sxm"], name="abacus")
-    assert prior_of(unknown) == Rates()
+    assert prior_of_generation(generation_of(unknown)) == Rates()
 
 
 def test_every_number_has_a_spread_in_the_prior() -> None:
@@ -55,7 +55,7 @@ def test_twice_the_exponentials_make_attention_a_third_faster() -> None:
 @pytest.mark.parametrize("name", sorted(accelerators()))
 def test_no_kind_is_clocked_past_its_peak(name: str) -> None:
     chip = accelerators()[name]
-    assert clock_ratio(chip) * prior_of(chip).matmul_ratio < 0.9
+    assert clock_ratio(chip) * prior_of_generation(generation_of(chip)).matmul_ratio < 0.9
 
 
 def test_graphics_chips_are_generations_of_their_own() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
@@ -13,7 +14,6 @@ from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.micro_batch import slowest_micro_batch
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.planner.perf.replicas import data_parallel_s, heaviest_rank, optimizer_s, tied_embedding_s
-from airflow_llmsched.planner.perf.software import Software
 from tests.support.fleets import job
 from tests.support.models import GPT2, LLAMA2_7B, MIXTRAL_8X7B
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, Recompute, RecomputeModule
+from airflow_llmsched.domain.software import Software
 from airflow_llmsched.domain.workload import ModelShape, PrecisionSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf import machine
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
-from airflow_llmsched.planner.perf.rates import prior_of
-from airflow_llmsched.planner.perf.software import Software
+from airflow_llmsched.planner.perf.rates import generation_of, prior_of_generation
 from airflow_llmsched.planner.perf.step import (
     Machine,
     hardware_flop_per_step,
@@ -42,7 +42,7 @@ FP16 = PrecisionSpec(compute=NumberFormat.FP16, parameters=NumberFormat.FP16)
 @pytest.fixture(autouse=True)
 def _unfitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests are of formulas: they reckon with priors, whatever measurements say by now."""
-    monkeypatch.setattr(machine, "rates_of", prior_of)
+    monkeypatch.setattr(machine, "rates_of", lambda chip: prior_of_generation(generation_of(chip)))
 
 
 def step_s(model: ModelShape, layout: ParallelLayout, *, shape=H100, **others) -> float:  # type: ignore[no-untyped-def]

@@ -4,13 +4,15 @@ import pytest
 
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, Placed, PlacementProblem
+from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.learning import calibration_file
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.rates import prior_of_generation
+from airflow_llmsched.planner.placement.front import Front
 from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.run_files import read_spec
 from tests.support.specs import load_small
@@ -39,6 +41,15 @@ def test_a_gang_that_fits_is_placed_and_one_that_does_not_says_why(hook):
     refused = hook.place(PlacementProblem(layout=ParallelLayout(dp=5), tree=hook.topology()))
     assert isinstance(refused, NotPlaced)
     assert refused.summary
+
+
+def test_what_a_gang_may_trade_is_answered_for_the_nodes_of_the_engine(hook):
+    tree = hook.topology()
+    costs = {NodeId("n0"): NodeCosts(usd_per_hour=9.0), NodeId("n1"): NodeCosts(usd_per_hour=1.0)}
+    front = hook.trade_offs(PlacementProblem(layout=ParallelLayout(dp=2), tree=tree, node_costs=costs))
+    assert isinstance(front, Front)
+    assert front.best(ObjectiveWeights(cost=1)).placement.nodes == ("n1",)
+    assert isinstance(hook.trade_offs(PlacementProblem(layout=ParallelLayout(dp=5), tree=tree)), NotPlaced)
 
 
 def test_a_plan_uses_what_is_free_now_and_avoids_excluded_nodes(hook, make_pipeline):
@@ -81,3 +92,19 @@ def test_an_engine_that_cannot_be_asked_is_not_an_empty_one(tmp_path, state_root
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(CouldNotLookError):
         PlacementHook(engine_options={**OPTIONS, "root": str(tmp_path / "file")}).topology()
+
+
+def test_a_plan_on_a_fleet_heeds_the_terms_of_its_clusters(state_root, tmp_path, monkeypatch, make_pipeline):
+    (tmp_path / "fleet.yaml").write_text(
+        "version: 1\nclusters:\n"
+        "  - {name: a, engine: local, usd_per_hour: {local-cpu: $9}}\n"
+        "  - {name: b, engine: local, preference: 1, usd_per_hour: {local-cpu: $2}}\n"
+    )
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__FLEET_FILE", str(tmp_path / "fleet.yaml"))
+    pipeline = make_pipeline(capacity={"min_ranks": 2, "max_ranks": 4})
+    pipeline.run("open_run")
+    spec = read_spec(pipeline.scope)
+    preferred = PlacementHook(engine="fleet").plan(spec).plans
+    assert {slot.node for plan in preferred for slot in plan.placement.slots} == {"b/n0", "b/n1"}
+    (dear, *_) = PlacementHook(engine="a").plan(spec).plans
+    assert dear.prediction.usd_per_hour == pytest.approx(4.5 * preferred[0].prediction.usd_per_hour)

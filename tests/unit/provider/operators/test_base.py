@@ -15,7 +15,7 @@ ERRORS = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.LlmschedError)
 }
-RETRIED = {"CapacityError", "LeftoverError", "TransientError", "CouldNotLookError", "StoreError"}
+RETRIED = {"CapacityError", "TurnError", "LeftoverError", "TransientError", "CouldNotLookError", "StoreError"}
 
 
 def _error(name):
@@ -25,6 +25,7 @@ def _error(name):
         "SpecError": {"path": "a.b", "hint": "mend it"},
         "QuotaError": {"message": "mend it", "region": "us-east-1"},
         "LeftoverError": {"message": "mend it", "ids": ["i-1"]},
+        "TurnError": {"message": "mend it", "again_at_s": None},
     }
     return ERRORS[name](**more[name]) if name in more else ERRORS[name]("mend it")
 

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_llmsched import codec
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.lease_book import RentalEnding
+from airflow_llmsched.domain.capacity import Purchase
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.workload import CapacityType
@@ -40,6 +41,21 @@ def test_the_cheapest_offer_is_rented_whole(pipeline, sim_cloud):
     (rental,) = pipeline.book().open()
     assert rental.intent.origin == pipeline.scope.origin
     assert result["expires_at_s"] == pytest.approx(time.time() + 3600.0, abs=60.0)
+
+
+def test_a_block_that_would_be_cheaper_is_asked_for_with_the_command_that_buys_it(pipeline, sim_cloud):
+    """A run buys nothing by itself: it rents the cheapest of the rest meanwhile."""
+    on_demand = next(pool for pool in sim_cloud.pools if pool.offer.pool.zone == ON_DEMAND)
+    purchase = Purchase(what="block cb-1", usd=48.0, command="buy cb-1")
+    reserved = replace(on_demand.offer.pool, capacity_type=CapacityType.RESERVED)
+    on_demand.offer = replace(on_demand.offer, pool=reserved, usd_per_hour=1.0, purchase=purchase)
+    task = pipeline.task("provision")
+    context = pipeline.context(task)
+    assert task.execute(context)["zone"] == SPOT
+    told = context["ti"].pushed["asks"]
+    assert told["run_key"] == pipeline.scope.run_key
+    assert "block cb-1 costs $48.00 at once" in told["asks"]
+    assert told["asks"].endswith("buy cb-1")
 
 
 def test_the_lease_with_its_nodes_is_in_the_runs_folder_and_xcom_names_it(pipeline, sim_cloud):

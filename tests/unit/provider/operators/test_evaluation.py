@@ -6,8 +6,13 @@ import sys
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.arbiter_state import Claim
 from airflow_llmsched.control.events import Woke
+from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.ledger import Bucket
+from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.run_report import EvaluationResult
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.handover import handed_over
@@ -145,9 +150,16 @@ def test_without_a_free_slot_the_task_waits_deferred_until_there_is_one(slow):
     assert waiting.trigger.watch["wake_at_s"] is not None
     (training,) = slow.live()
     slow.engine.stop(training, grace_s=0.0)
+    ground = open_ground(slow.engine, "local", None, store=slow.scope.store(), clock=SystemClock())
+    assert ground is not None
+    ground.free(slow.scope.run_key, num_records=1_000)  # as the run itself does at its end
     waiting.again(waiting.resume, handed_over(Woke(at_s=0.0)))
     (launched,) = slow.live(slow.scope.evaluation_key)
     assert waiting.trigger.watch["handle"]["native_id"] == launched.native_id
+    held = ground.state().claims[slow.scope.evaluation_key].held
+    assert sum(map(len, held.values())) == 1
+    waiting.task.on_kill()
+    assert slow.scope.evaluation_key not in ground.state().claims
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -201,3 +213,30 @@ def test_a_trainer_of_its_own_without_an_evaluation_is_not_evaluated(trained):
     trained.run("open_run")
     assert trained.run("evaluate_checkpoint") == {}
     assert _launched(trained) == []
+
+
+@pytest.mark.parametrize("queue", [None, {"priority": "low"}])
+def test_an_evaluation_on_a_slice_needs_no_whole_accelerator(tmp_path, monkeypatch, queue):
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(tmp_path / "state"))
+    evaluation = {"command": [*TRAINER, "--evaluate"], "max_loss": 5.0, "slice": "time"}
+    changes = {} if queue is None else {"queue": queue}
+    made = Pipeline(tmp_path, spec=plain_spec(evaluation=evaluation, **changes))
+    made.options = {"num_nodes": 1, "slots_per_node": 3, "divided": [{"slot": 2, "kind": "time", "slices": 2}]}
+    made.prepare().run("run_gang")
+    ground = open_ground(made.engine, "local", None, store=made.scope.store(), clock=SystemClock())
+    gang = QueuedGang(key=RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), team="default", priority_class="high")
+    ground.claim(Claim(gang=gang, num_records=1, since_s=0.0, held={NodeId("n0"): (0, 1, 3)}))
+    waiting = made.defer("evaluate_checkpoint")
+    assert dict(ground.state().claims[made.scope.evaluation_key].held) == {"n0": (4,)}
+    assert ground.state().claims[made.scope.evaluation_key].part_ratio == 0.5
+    assert waiting.finish()["passed"] is True
+    assert made.scope.evaluation_key not in ground.state().claims
+
+
+@pytest.mark.parametrize("queue", [{}, {"queue": {"priority": "low"}}])
+def test_where_nothing_is_divided_an_evaluation_on_a_slice_says_so(evaluating, queue):
+    pipeline = evaluating(slice="mig")
+    pipeline.spec.update(queue)
+    pipeline.run("open_run")
+    with pytest.raises(AirflowFailException, match="no accelerator of the engine is divided by mig: leave it out"):
+        _evaluate(pipeline)

@@ -108,7 +108,7 @@ def test_a_cleared_run_goes_on_from_its_checkpoint_and_counts_its_own_attempts(p
 
 
 def test_the_specs_deadline_stops_training_with_a_checkpoint(make_pipeline):
-    budget = {"steps": NUM_STEPS, "deadline": "3s"}
+    budget = {"steps": NUM_STEPS, "deadline": "6s"}
     pipeline = make_pipeline(arguments=("--hold-at=2", "--hold=/nowhere"), budget=budget).prepare()
     with pytest.raises(GangFailedError, match="deadline"):
         pipeline.run("run_gang")

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.provider import run_files
 
@@ -65,4 +67,24 @@ def test_an_option_of_the_engine_that_does_not_exist_is_named(opened):
 
 def test_a_run_that_was_never_opened_is_refused(pipeline):
     with pytest.raises(AirflowFailException, match="run OpenRunOperator first"):
+        pipeline.run("plan_training")
+
+
+@pytest.mark.parametrize("changes", [{}, {"queue": {"priority": "urgent"}}])
+def test_a_run_that_will_wait_its_turn_is_planned_though_others_hold_everything(make_pipeline, monkeypatch, changes):
+    pipeline = make_pipeline(**changes)
+    pipeline.run("open_run")
+    look = LocalEngine.topology
+
+    def all_held(engine):
+        tree = look(engine)
+        return replace(tree, nodes=tuple(replace(node, num_free_slots=0, free_slots=()) for node in tree.nodes))
+
+    monkeypatch.setattr(LocalEngine, "topology", all_held)
+    if changes:
+        assert pipeline.run("plan_training")["world_size"] == 2
+        return
+    with pytest.raises(
+        AirflowFailException, match=r"(?s)0 slots are usable.*with a queue block in its spec the run would wait"
+    ):
         pipeline.run("plan_training")

@@ -21,7 +21,11 @@ from tests.support.waiting import wait_until
 def _reap(pipeline, *, engine_options=None, **changes):
     with DAG("reap", schedule=None):
         task = ReapOperator(
-            task_id="reap", engine_options=engine_options or pipeline.options, silence_s=1.5, unleased_s=0.0, **changes
+            task_id="reap",
+            engine_options=pipeline.options if engine_options is None else engine_options,
+            silence_s=1.5,
+            unleased_s=0.0,
+            **changes,
         )
     return task.execute(context_of(task))
 
@@ -60,7 +64,7 @@ def test_an_orphan_is_reported_and_then_reaped(slow, deleted, caplog):
 def test_a_healthy_run_is_spared_and_says_why(slow, deleted):
     slow.defer("run_gang")
     result = _reap(slow, only_report=False)
-    assert list(result["spared"]) == [slow.scope.run_key]
+    assert list(result["spared"]) == [slow.scope.run_key, f"claim:{slow.scope.run_key}"]
     assert (result["reap"], result["stopped"]) == ({}, [])
     assert len(slow.live()) == 1
     assert deleted == []
@@ -71,6 +75,22 @@ def test_an_engine_that_cannot_be_asked_fails_the_task_for_a_retry(slow, deleted
     broken.write_text("no folder")
     with pytest.raises(CouldNotLookError):
         _reap(slow, engine_options={**slow.options, "root": str(broken)})
+
+
+def test_clusters_of_a_fleet_are_reaped_one_by_one_and_a_silent_one_keeps_nobody_from_the_others(slow, monkeypatch):
+    (slow.folder / "file").write_text("no folder")
+    root = slow.state_root / "engines" / "local"
+    (slow.folder / "fleet.yaml").write_text(
+        "version: 1\nclusters:\n"
+        f"  - {{name: silent, engine: local, options: {{root: {slow.folder}/file/x}}}}\n"
+        f"  - {{name: mine, engine: local, options: {{root: {root}}}}}\n"
+    )
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__FLEET_FILE", str(slow.folder / "fleet.yaml"))
+    slow.defer("run_gang")
+    with pytest.raises(CouldNotLookError, match="cluster silent does not answer"):
+        _reap(slow, engine="fleet", engine_options={})
+    result = _reap(slow, engine="mine", engine_options={})
+    assert list(result["spared"]) == [slow.scope.run_key]
 
 
 def test_what_does_not_end_fails_the_task(slow, deleted, monkeypatch):

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError
 from airflow_llmsched.provider.operators.release import ReleaseOperator
@@ -48,7 +49,8 @@ def test_two_releases_at_once_are_one(slow):
     assert len(_released(slow)) == 1
 
 
-def test_an_engine_that_cannot_be_asked_fails_the_teardown_for_a_retry(slow):
+def test_an_engine_that_cannot_be_asked_fails_the_teardown_for_a_retry(slow, monkeypatch):
+    monkeypatch.setattr(SystemClock, "sleep", lambda *_: None)  # between one look and the next
     slow.defer("run_gang")
     broken = slow.folder / "file"
     broken.write_text("no folder")

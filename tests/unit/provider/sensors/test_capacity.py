@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from airflow.sdk import DAG
@@ -130,3 +131,9 @@ def _priced(offer, usd_per_hour):
     from dataclasses import replace
 
     return replace(offer, usd_per_hour=usd_per_hour)
+
+
+def test_carbon_counts_as_it_is_told_and_what_does_not_tell_it_is_left_out(sim_cloud):
+    sim_cloud.pools[0].offer = replace(sim_cloud.pools[0].offer, carbon_g_per_hour=100.0)
+    assert _execute(_sensor())["offer"]["pool"]["zone"] == "sim-east-b"
+    assert _execute(_sensor(energy={"usd_per_t_co2": 50}))["offer"]["pool"]["zone"] == "sim-east-a"

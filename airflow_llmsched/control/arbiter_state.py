@@ -1,0 +1,330 @@
+"""Who holds and who awaits which slots of one cluster: the state, and what changes it. Pure.
+
+A claim is one run's, or that of a gang beside its training: it waits, or it holds slots. Whoever writes one says how
+many records of the run's journal it had read, or which launch of the gang it is for, and nobody who is behind that
+changes it afterwards: a worker that stood still, and was taken for dead, neither takes nor gives back anything that its
+successor has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from airflow_llmsched.domain.fleet import FLEET
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.queue import QueuedGang, Reservation, TeamUsage
+from airflow_llmsched.domain.queue_decision import Preempt, Start, Waits
+from airflow_llmsched.errors import DataError
+from airflow_llmsched.numbered import Form
+
+REMEMBER_S = 7 * 86_400.0
+"""For how long after a run gave back what it held nobody who had read less of its journal can claim for it."""
+
+LAUNCHES_PER_ROUND = 1_000
+ROUNDS_PER_GENERATION = 1_000
+
+Slots = Mapping[NodeId, tuple[int, ...]]
+"""Accelerators by node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one run holds (``held``), or waits for since ``since_s``. Times are Unix seconds.
+
+    ``num_records`` is how much of the run's journal its writer had read; for a gang beside a run's training, whose run
+    is ``beside``, the number of its launch (``control.arbiter_side``), and ``num_yields`` how often it made room.
+    ``runs_for_s`` is how long it is expected to run from its start, ``yield_s`` how long it may take to save and leave;
+    ``wait`` what the last decision said of it. One that holds slots and is to leave names for whom: ``yields_to``; it
+    is to be gone by ``yields_by_s``. ``scope`` is what its run's engine has of the cluster (``Ground.scope``). What it
+    has rented, ``is_own``, is nobody else's, who could make it leave. One on slices holds their slots, which come to
+    ``part_ratio`` of an accelerator. ``saves_every_s``: how far apart its checkpoints are expected to be, None: it is
+    not known, or there are none on the way.
+    """
+
+    gang: QueuedGang
+    num_records: int
+    since_s: float
+    dag_id: str = ""
+    run_id: str = ""
+    runs_for_s: float | None = None
+    saves_every_s: float | None = None
+    yield_s: float = 60.0
+    held: Slots = field(default_factory=dict)
+    started_s: float = 0.0
+    ends_by_s: float | None = None
+    yields_to: RunKey | None = None
+    yields_by_s: float | None = None
+    reserved: Reservation | None = None
+    wait: Waits | None = None
+    beside: RunKey | None = None
+    num_yields: int = 0
+    scope: str = ""
+    is_own: bool = False
+    part_ratio: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds nothing yet."""
+        return not self.held
+
+    @property
+    def num_held(self) -> int:
+        """Slots that it holds."""
+        return sum(len(slots) for slots in self.held.values())
+
+    @property
+    def num_accelerators(self) -> float:
+        """Accelerators that it holds, slices by what part of one they are."""
+        return float(self.num_held) if self.gang.slices is None else self.part_ratio
+
+
+def launch_number(key: AttemptKey, *, number_of_round: int = 0) -> int:
+    """Return the number of a launch of a gang beside a run's training: what stands for how much its writer had read."""
+    return (key.generation * ROUNDS_PER_GENERATION + number_of_round) * LAUNCHES_PER_ROUND + key.attempt
+
+
+def generation_of(number: int) -> int:
+    """Return the generation of a launch."""
+    return number // (ROUNDS_PER_GENERATION * LAUNCHES_PER_ROUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLease:
+    """Who decides next; anybody may once ``until_s`` has passed."""
+
+    holder: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """How much of a run's journal whoever gave back its claim had read, and until when that is remembered."""
+
+    num_records: int
+    remember_until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundState:
+    """All claims to one cluster. ``undecided`` are those that wait and were not decided about since the last change.
+
+    Nobody claims anything of a ground that ``is_closed``: its nodes are shared out elsewhere.
+    """
+
+    claims: Mapping[RunKey, Claim] = field(default_factory=dict)
+    given_back: Mapping[RunKey, GivenBack] = field(default_factory=dict)
+    lease: QueueLease | None = None
+    undecided: frozenset[RunKey] = frozenset()
+    is_closed: bool = False
+    usage: tuple[TeamUsage, ...] = ()
+    decided_at_s: float = 0.0
+
+    @property
+    def held(self) -> Mapping[NodeId, frozenset[int]]:
+        """Slots that any run holds, by node."""
+        return held_by(self.claims.values())
+
+    @property
+    def waiting(self) -> tuple[Claim, ...]:
+        """Claims that hold nothing, whoever came first first."""
+        waiting = [each for each in self.claims.values() if each.waits]
+        return tuple(sorted(waiting, key=lambda each: (each.since_s, each.gang.key)))
+
+    def may_claim(self, claim: Claim) -> bool:
+        """Whether the claim's writer had read as much of the run's journal as anybody before."""
+        known, gone = self.claims.get(claim.gang.key), self.given_back.get(claim.gang.key)
+        if gone is not None and claim.num_records < gone.num_records:
+            return False
+        return known is None or claim.num_records >= known.num_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run waits, or holds slots; whatever it had claimed before is replaced.
+
+    ``instead_of`` is the gang whose claim becomes this one: checks give a run what they were made on.
+    """
+
+    claim: Claim
+    instead_of: RunKey | None = None
+    remember_until_s: float = 0.0
+    kind: Literal["claimed"] = "claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """A run has no claim any more."""
+
+    run: RunKey
+    num_records: int
+    remember_until_s: float
+    kind: Literal["freed"] = "freed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Nobody claims anything here any more."""
+
+    kind: Literal["closed"] = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """Somebody is about to decide."""
+
+    lease: QueueLease
+    kind: Literal["led"] = "led"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """Waiting runs got slots, or a reason for waiting; runs that hold slots are to leave. ``holder`` decided it.
+
+    ``usage`` is what teams have used by ``at_s``, ``scope`` what of the cluster was looked at.
+    """
+
+    holder: str
+    at_s: float
+    starts: tuple[Start, ...] = ()
+    preemptions: tuple[Preempt, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    waits: tuple[Waits, ...] = ()
+    usage: tuple[TeamUsage, ...] = ()
+    scope: str = ""
+    kind: Literal["decided"] = "decided"
+
+
+Change = Annotated[Claimed | Freed | Led | Decided | Closed, Field(discriminator="kind")]
+AnyChange = Claimed | Freed | Led | Decided | Closed
+
+
+def apply(state: GroundState, change: AnyChange) -> GroundState:
+    """Return the state after ``change``. Raises ``DataError`` where the change cannot have been made from it."""
+    match change:
+        case Claimed(claim=claim):
+            if not state.may_claim(claim):
+                run = claim.gang.key
+                raise DataError(f"run {run} claims what it has given back: restore the records from a backup")
+            after = _claimed(state, change)
+        case Freed():
+            return _freed(state, change)
+        case Led(lease=lease):
+            return replace(state, lease=lease)
+        case Closed():
+            if state.claims:
+                raise DataError("a ground was closed that runs claim nodes of: restore the records from a backup")
+            return replace(state, is_closed=True)
+        case Decided():
+            after = _decided(state, change)
+    _refuse_twice(after)
+    return after
+
+
+def sees(scope: str, claim: Claim) -> bool:
+    """Whether whoever has ``scope`` of a cluster has all that a claim's run may be on."""
+    return scope in ("", FLEET, claim.scope) or not claim.scope
+
+
+def forget(state: GroundState, now_s: float) -> GroundState:
+    """Return the state without what may be forgotten."""
+    kept = {run: gone for run, gone in state.given_back.items() if gone.remember_until_s > now_s}
+    return replace(state, given_back=kept)
+
+
+def held_by(claims: Iterable[Claim]) -> Mapping[NodeId, frozenset[int]]:
+    """Return the slots that claims hold, by node."""
+    held: dict[NodeId, set[int]] = {}
+    for claim in claims:
+        for node, slots in claim.held.items():
+            held.setdefault(node, set()).update(slots)
+    return {node: frozenset(slots) for node, slots in held.items()}
+
+
+def _claimed(state: GroundState, change: Claimed) -> GroundState:
+    claim, before = change.claim, state.claims.get(change.instead_of) if change.instead_of else None
+    known = state.claims.get(claim.gang.key)
+    is_same = known is not None and (known.gang, known.held) == (claim.gang, claim.held)
+    claims = {**state.claims, claim.gang.key: claim}
+    if before is not None:
+        del claims[before.gang.key]
+    after = replace(state, claims=claims, undecided=state.undecided if is_same else _waiting(claims))
+    if before is None:
+        return after
+    gone = GivenBack(num_records=before.num_records + 1, remember_until_s=change.remember_until_s)
+    return replace(after, given_back={**after.given_back, before.gang.key: gone})
+
+
+def _freed(state: GroundState, change: Freed) -> GroundState:
+    claims = _not_awaited({run: claim for run, claim in state.claims.items() if run != change.run}, change.run)
+    gone = GivenBack(num_records=change.num_records, remember_until_s=change.remember_until_s)
+    given_back = {**state.given_back, change.run: gone}
+    return replace(state, claims=claims, given_back=given_back, undecided=_waiting(claims))
+
+
+def _waiting(claims: Mapping[RunKey, Claim]) -> frozenset[RunKey]:
+    return frozenset(run for run, claim in claims.items() if claim.waits)
+
+
+def _decided(state: GroundState, change: Decided) -> GroundState:
+    claims = dict(state.claims)
+    reserved = {each.gang: each for each in change.reservations}
+    told = {each.gang: each for each in change.waits}
+    for run, claim in claims.items():
+        if claim.waits and (run in told or run in reserved):
+            claims[run] = replace(claim, reserved=reserved.get(run), wait=told.get(run, claim.wait))
+    for start in change.starts:
+        claim = _known(claims, start.gang)
+        claims[start.gang] = replace(
+            claim,
+            held=start.held,
+            part_ratio=start.part_ratio,
+            started_s=change.at_s,
+            ends_by_s=start.ends_by_s,
+            reserved=None,
+            wait=None,
+        )
+        claims = _not_awaited(claims, start.gang)
+    for order in change.preemptions:
+        claim = _known(claims, order.gang)
+        claims[order.gang] = replace(claim, yields_to=order.beneficiary, yields_by_s=order.leaves_by_s)
+    undecided = frozenset(run for run in state.undecided if run in claims and not sees(change.scope, claims[run]))
+    return replace(state, claims=claims, lease=None, undecided=undecided, usage=change.usage, decided_at_s=change.at_s)
+
+
+def _not_awaited(claims: Mapping[RunKey, Claim], run: RunKey) -> dict[RunKey, Claim]:
+    """Return claims of which none is to leave for ``run`` any more. Who has begun to leave goes on with it."""
+    return {
+        key: replace(claim, yields_to=None, yields_by_s=None) if claim.yields_to == run else claim
+        for key, claim in claims.items()
+    }
+
+
+def _known(claims: Mapping[RunKey, Claim], run: RunKey) -> Claim:
+    if run not in claims:
+        raise DataError(f"it was decided about run {run}, which claims nothing: restore the records from a backup")
+    return claims[run]
+
+
+def _refuse_twice(state: GroundState) -> None:
+    counts = Counter(
+        (node, slot) for claim in state.claims.values() for node, slots in claim.held.items() for slot in slots
+    )
+    twice = sorted(f"{node}:{slot}" for (node, slot), count in counts.items() if count > 1)
+    if twice:
+        raise DataError(f"slots {', '.join(twice)} are held by two runs: restore the records from a backup")
+
+
+FORM = Form(
+    noun="ground",
+    version=1,
+    empty=GroundState(),
+    state_type=GroundState,
+    change_type=Change,
+    apply=apply,
+    forget=forget,
+)

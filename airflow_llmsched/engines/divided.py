@@ -1,0 +1,101 @@
+"""Accelerators that are divided into slices: which ones, and under which numbers gangs hold them. Pure.
+
+A slice is a slot of its own, numbered after the node's whole accelerators, in the order in which the options list them.
+The accelerator itself is then nobody's as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_llmsched.domain.topology import Division
+from airflow_llmsched.errors import SpecError
+
+MIG, TIME = "mig", "time"
+_KINDS = (MIG, TIME)
+_MAX_SLICES = 64
+_KNOWN = ("slot", "kind", "devices", "slices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """One accelerator of a node, and what its slices are called where processes are shown them."""
+
+    slot: int
+    kind: str
+    devices: tuple[str, ...]
+
+
+def parse_divided(plain: object, *, num_slots: int, at: str) -> tuple[Divided, ...]:
+    """Return the divided accelerators of a node's options. Raises ``SpecError`` naming the entry below ``at``.
+
+    Each has ``slot`` and ``kind``. Of kind ``mig`` it lists ``devices``, the instances' UUIDs (``nvidia-smi -L``); of
+    kind ``time`` it says into how many ``slices`` its time is divided.
+    """
+    if not isinstance(plain, Sequence) or isinstance(plain, str):
+        raise SpecError(path=at, value=plain, hint="must be a list of divided accelerators")
+    found = tuple(_divided(each, num_slots=num_slots, at=f"{at}[{index}]") for index, each in enumerate(plain))
+    if len({each.slot for each in found}) < len(found):
+        raise SpecError(path=at, hint="divides a slot twice")
+    devices = [device for each in found if each.kind == MIG for device in each.devices]
+    if len(set(devices)) < len(devices):
+        raise SpecError(path=at, hint="names a MIG instance twice")
+    return found
+
+
+def num_all(num_slots: int, divided: Sequence[Divided]) -> int:
+    """Return how many slots a node has, slices counted beside whole accelerators."""
+    return num_slots + sum(len(each.devices) for each in divided)
+
+
+def whole(num_slots: int, divided: Sequence[Divided], used: Collection[int]) -> tuple[int, ...]:
+    """Return the whole accelerators of a node that are free."""
+    parted = {each.slot for each in divided}
+    return tuple(slot for slot in range(num_slots) if slot not in used and slot not in parted)
+
+
+def divisions(num_slots: int, divided: Sequence[Divided], used: Collection[int]) -> tuple[Division, ...]:
+    """Return a node's divided accelerators with the slices of each, and which are free."""
+    found, first = [], num_slots
+    for each in divided:
+        slices = range(first, first + len(each.devices))
+        free = tuple(slot for slot in slices if slot not in used)
+        found.append(Division(slot=each.slot, kind=each.kind, slices=tuple(slices), free=free))
+        first += len(each.devices)
+    return tuple(found)
+
+
+def device_names(num_slots: int, divided: Sequence[Divided]) -> dict[int, str]:
+    """Return what processes are shown of each slice, by its slot."""
+    return dict(enumerate((device for each in divided for device in each.devices), start=num_slots))
+
+
+def _divided(plain: object, *, num_slots: int, at: str) -> Divided:
+    if not isinstance(plain, Mapping):
+        raise SpecError(path=at, value=plain, hint="must have slot and kind")
+    unknown = sorted(set(plain) - set(_KNOWN))
+    if unknown:
+        raise SpecError(path=f"{at}.{unknown[0]}", hint=f"is not known; known: {', '.join(_KNOWN)}")
+    slot, kind = plain.get("slot"), plain.get("kind")
+    if type(slot) is not int or not 0 <= slot < num_slots:
+        raise SpecError(path=f"{at}.slot", value=slot, hint=f"must be one of the node's slots, 0 to {num_slots - 1}")
+    if kind not in _KINDS:
+        raise SpecError(path=f"{at}.kind", value=kind, hint=f"must be {MIG} or {TIME}")
+    return Divided(slot=slot, kind=kind, devices=_instances(plain, at) if kind == MIG else _turns(plain, slot, at))
+
+
+def _instances(plain: Mapping[str, Any], at: str) -> tuple[str, ...]:
+    devices = plain.get("devices")
+    is_list = isinstance(devices, list) and 0 < len(devices) <= _MAX_SLICES
+    if not is_list or not all(isinstance(each, str) and each.startswith("MIG-") for each in devices or ()):
+        raise SpecError(path=f"{at}.devices", value=devices, hint="must list the MIG instances' UUIDs, as MIG-...")
+    return tuple(devices or ())
+
+
+def _turns(plain: Mapping[str, Any], slot: int, at: str) -> tuple[str, ...]:
+    number = plain.get("slices")
+    if type(number) is not int or not 2 <= number <= _MAX_SLICES:
+        raise SpecError(path=f"{at}.slices", value=number, hint=f"must be a whole number from 2 to {_MAX_SLICES}")
+    return (str(slot),) * number

@@ -1,0 +1,1 @@
+"""Several clusters as one engine."""

@@ -1,0 +1,1 @@
+"""Who starts, who waits and who leaves, among many gangs."""

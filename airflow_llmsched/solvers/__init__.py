@@ -1,0 +1,1 @@
+"""Placement solvers that need a library of their own: adapters, which no other package imports."""

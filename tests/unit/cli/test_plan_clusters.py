@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from airflow_llmsched.cli.main import app
+
+FLEET = """\
+version: 1
+clusters:
+  - {name: small, engine: local, options: {num_nodes: 1}}
+  - {name: large, engine: local, options: {num_nodes: 2}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    return path
+
+
+@pytest.fixture
+def spec(checkout: Path) -> Path:
+    return checkout / "dags" / "specs" / "byte_gpt_demo.yaml"
+
+
+def plan(spec: Path, file: Path, *options: str) -> Result:
+    root = str(file.parent / "state")
+    arguments = ["plan", str(spec), "--fleet", str(file), "--state-root", root, *options]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+
+
+def test_plans_are_made_on_what_clusters_have_free(spec: Path, file: Path) -> None:
+    shown = plan(spec, file)
+    assert shown.exit_code == 0, shown.output
+    assert "cluster" in shown.output
+    assert "large" in shown.output
+    found = json.loads(plan(spec, file, "--json").output)
+    nodes = {slot["node"] for slot in found["plans"][0]["placement"]["slots"]}
+    assert nodes == {"large/n0", "large/n1"}
+
+
+def test_a_fleet_is_described_in_one_way(spec: Path, file: Path) -> None:
+    shown = plan(spec, file, "--nodes", "3")
+    assert shown.exit_code == 2
+    assert "give one of them" in shown.output
+
+
+def test_a_fleet_of_which_nothing_answers_is_told(spec: Path, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "engine").touch()
+    file.write_text(f"version: 1\nclusters:\n  - {{name: a, engine: local, options: {{root: {tmp_path}/engine/x}}}}\n")
+    shown = plan(spec, file)
+    assert shown.exit_code == 1
+    assert "cannot be planned on now: cluster a" in shown.output
+
+
+def test_what_gangs_have_is_noted_below_the_state_root(spec: Path, file: Path) -> None:
+    shown = CliRunner().invoke(app, ["plan", str(spec), "--fleet", str(file)])
+    assert shown.exit_code == 1
+    assert "state-root" in shown.output

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_llmsched.control import arbiter_state as states
+from airflow_llmsched.control.arbiter_state import (
+    FORM,
+    AnyChange,
+    Claim,
+    Claimed,
+    Decided,
+    Freed,
+    GroundState,
+    Led,
+    QueueLease,
+)
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.queue import QueuedGang, Reservation, TeamUsage
+from airflow_llmsched.domain.queue_decision import Preempt, Start, WaitReason, Waits
+from airflow_llmsched.errors import DataError
+
+ONE, TWO = RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), RunKey("ls-bbbbbbbbbbbbbbbbbbbb")
+N0, N1 = NodeId("n0"), NodeId("n1")
+
+
+def claim_of(run: RunKey, *, held: states.Slots | None = None, num_records: int = 1, since_s: float = 10.0) -> Claim:
+    gang = QueuedGang(key=run, team="red", priority_class="normal", layout=ParallelLayout(dp=2))
+    return Claim(gang=gang, num_records=num_records, since_s=since_s, held=held or {})
+
+
+def after(*changes: AnyChange) -> GroundState:
+    state = GroundState()
+    for change in changes:
+        state = states.apply(state, change)
+    return state
+
+
+def decided(**what: object) -> Decided:
+    return Decided(holder="me", at_s=20.0, **what)  # type: ignore[arg-type]
+
+
+def test_a_claim_holds_slots_or_waits_and_is_gone_once_it_is_freed() -> None:
+    state = after(Claimed(claim=claim_of(ONE, held={N0: (0, 1)})), Claimed(claim=claim_of(TWO)))
+    assert state.held == {N0: {0, 1}}
+    assert [each.gang.key for each in state.waiting] == [TWO]
+    state = states.apply(state, Freed(run=ONE, num_records=1, remember_until_s=99.0))
+    assert state.held == {}
+    assert state.undecided == {TWO}
+
+
+def test_whoever_came_first_waits_first() -> None:
+    state = after(Claimed(claim=claim_of(ONE, since_s=12.0)), Claimed(claim=claim_of(TWO, since_s=11.0)))
+    assert [each.gang.key for each in state.waiting] == [TWO, ONE]
+
+
+def test_a_decision_gives_slots_orders_to_leave_and_says_why_the_others_wait() -> None:
+    state = after(
+        Claimed(claim=claim_of(ONE, held={N0: (0,)})),
+        Claimed(claim=claim_of(TWO)),
+        Led(lease=QueueLease(holder="me", until_s=50.0)),
+    )
+    kept = Reservation(gang=TWO, start_s=30.0, until_s=None, num_slots={N0: 1}, is_promised=True)
+    waits = Waits(gang=TWO, reason=WaitReason.YIELDING, detail="soon")
+    order = Preempt(gang=ONE, beneficiary=TWO, leaves_by_s=30.0, cost_accelerator_s=1.0)
+    usage = TeamUsage(team="red", accelerator_s=10.0, at_s=20.0)
+    state = states.apply(state, decided(preemptions=(order,), reservations=(kept,), waits=(waits,), usage=(usage,)))
+    assert (state.lease, state.undecided, state.usage) == (None, frozenset(), (usage,))
+    assert state.claims[ONE].yields_to == TWO
+    assert (state.claims[TWO].reserved, state.claims[TWO].wait) == (kept, waits)
+    state = states.apply(state, Freed(run=ONE, num_records=1, remember_until_s=99.0))
+    state = states.apply(state, decided(starts=(Start(gang=TWO, held={N0: (0,)}, ends_by_s=40.0),)))
+    started = state.claims[TWO]
+    assert (started.held, started.started_s, started.ends_by_s) == ({N0: (0,)}, 20.0, 40.0)
+    assert (started.reserved, started.wait) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [Freed(run=TWO, num_records=1, remember_until_s=99.0), decided(starts=(Start(gang=TWO, held={N1: (0,)}),))],
+)
+def test_nobody_leaves_for_a_run_that_is_gone_or_has_started_elsewhere(end: AnyChange) -> None:
+    order = Preempt(gang=ONE, beneficiary=TWO, leaves_by_s=30.0, cost_accelerator_s=1.0)
+    state = after(
+        Claimed(claim=claim_of(ONE, held={N0: (0,)})), Claimed(claim=claim_of(TWO)), decided(preemptions=(order,)), end
+    )
+    assert state.claims[ONE].yields_to is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ([Claimed(claim=claim_of(ONE, held={N0: (0,)})), Claimed(claim=claim_of(TWO, held={N0: (0, 1)}))], "n0:0"),
+        (
+            [
+                Claimed(claim=claim_of(ONE, held={N0: (0,)})),
+                Claimed(claim=claim_of(TWO)),
+                decided(starts=(Start(gang=TWO, held={N0: (0,)}),)),
+            ],
+            "held by two runs",
+        ),
+        ([decided(starts=(Start(gang=TWO, held={N0: (0,)}),))], "claims nothing"),
+        (
+            [Freed(run=ONE, num_records=5, remember_until_s=99.0), Claimed(claim=claim_of(ONE, num_records=4))],
+            "given back",
+        ),
+        ([Claimed(claim=claim_of(ONE, num_records=5)), Claimed(claim=claim_of(ONE, num_records=4))], "given back"),
+    ],
+)
+def test_a_change_that_cannot_have_been_made_is_damage(changes: list[AnyChange], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        after(*changes)
+
+
+def test_a_claim_that_changes_nothing_that_matters_needs_no_decision() -> None:
+    state = after(Claimed(claim=claim_of(ONE, held={N0: (0,)})), decided())
+    assert not states.apply(state, Claimed(claim=claim_of(ONE, held={N0: (0,)}, num_records=7))).undecided
+    assert states.apply(state, Claimed(claim=claim_of(ONE, num_records=7))).undecided
+
+
+def test_what_was_given_back_is_forgotten_when_it_may_be() -> None:
+    state = after(
+        Freed(run=ONE, num_records=5, remember_until_s=10.0), Freed(run=TWO, num_records=5, remember_until_s=20.0)
+    )
+    assert set(states.forget(state, 10.0).given_back) == {TWO}
+
+
+@given(
+    num_records=st.integers(0, 5),
+    held=st.dictionaries(st.sampled_from([N0, N1]), st.sampled_from([(0,), (0, 1), (3,)]), max_size=2),
+)
+def test_state_and_changes_come_back_as_they_were_written(num_records: int, held: states.Slots) -> None:
+    order = Preempt(gang=ONE, beneficiary=TWO, leaves_by_s=30.0, cost_accelerator_s=1.0)
+    waits = Waits(gang=TWO, reason=WaitReason.YIELDING, detail="soon", start_s=30.0)
+    changes: list[AnyChange] = [
+        Claimed(claim=claim_of(ONE, held=held, num_records=num_records)),
+        Claimed(claim=replace(claim_of(TWO), dag_id="ä")),
+        Led(lease=QueueLease(holder="me", until_s=50.0)),
+        decided(preemptions=(order,), waits=(waits,)),
+        Freed(run=TWO, num_records=num_records, remember_until_s=99.0),
+    ]
+    for change in changes:
+        assert FORM.decode_change(FORM.encode_change(change, number=7), number=7, where="here") == change
+    state = after(*changes)
+    assert FORM.decode_state(FORM.encode_state(state, number=64), number=64, where="here") == state

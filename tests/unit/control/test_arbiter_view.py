@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_llmsched.control.arbiter_state import Claim, GroundState, Slots
+from airflow_llmsched.control.arbiter_view import (
+    as_if_alone,
+    asked_gang,
+    left_over,
+    next_save_s,
+    only,
+    part_of,
+    queue_state,
+    slots_of,
+    slots_of_slices,
+    used,
+)
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import HelperSlot, Placement
+from airflow_llmsched.domain.queue import QueuedGang, Reservation, SliceAsk, SlicedSlot, SliceHold, SliceKind, TeamUsage
+from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
+from airflow_llmsched.domain.roles import RoleKind
+from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
+from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from tests.support.shared_house import racks
+from tests.support.sim_house import plan_of, workload_of
+
+ONE, TWO = RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), RunKey("ls-bbbbbbbbbbbbbbbbbbbb")
+N0, N1 = NodeId("r0n0"), NodeId("r0n1")
+TREE = racks(1, 2, num_slots=4)
+
+
+def claim_of(run: RunKey, held: Slots, **others: object) -> Claim:
+    gang = QueuedGang(key=run, team="red", priority_class="normal", layout=ParallelLayout(dp=2))
+    return Claim(gang=gang, num_records=1, since_s=0.0, held=held, **others)  # type: ignore[arg-type]
+
+
+def state_of(*claims: Claim) -> GroundState:
+    return GroundState(claims={each.gang.key: each for each in claims})
+
+
+def free_of(tree: TopologyTree) -> dict[NodeId, tuple[int, ...]]:
+    return {node.id: node.usable_slot_indexes for node in tree.nodes}
+
+
+def test_what_is_held_is_all_that_its_holder_plans_on_and_no_more_than_is_free() -> None:
+    busy = replace(TREE.nodes[0], num_free_slots=2, free_slots=(1, 2))
+    tree = replace(TREE, nodes=(busy, TREE.nodes[1]))
+    assert free_of(only(tree, {N0: (0, 1), NodeId("gone"): (0,)})) == {N0: (1,)}
+
+
+def test_what_others_hold_is_not_left_and_of_what_they_are_promised_the_last_is_kept() -> None:
+    kept = Reservation(gang=TWO, start_s=5.0, until_s=None, num_slots={N0: 1, N1: 2}, is_promised=True)
+    state = state_of(claim_of(ONE, {N0: (0, 2)}), claim_of(TWO, {}, reserved=kept))
+    assert free_of(left_over(TREE, state, run=RunKey("ls-cccccccccccccccccccc"))) == {N0: (1,), N1: (0, 1)}
+    assert free_of(left_over(TREE, state, run=TWO)) == {N0: (1, 3), N1: (0, 1, 2, 3)}
+    assert left_over(TREE, state_of(claim_of(ONE, {N0: (0,)})), run=ONE) is TREE
+
+
+def test_alone_a_run_has_all_that_works() -> None:
+    broken = replace(TREE.nodes[0], unusable_reason="lost", num_free_slots=0)
+    busy = replace(TREE.nodes[1], num_free_slots=1, free_slots=(3,))
+    assert free_of(as_if_alone(replace(TREE, nodes=(broken, busy)))) == {N0: (), N1: (0, 1, 2, 3)}
+
+
+def test_a_run_asks_for_as_much_as_its_plan_has_on_nodes_of_that_shape() -> None:
+    other = TopologyNode(id=NodeId("old"), path=("r0",), shape="old", num_slots=4, num_free_slots=4)
+    plan = replace(plan_of((N0, 4)), layout=ParallelLayout(dp=2, tp=2))
+    workload = replace(
+        workload_of(),
+        queue=QueueWish(team="red", priority="high"),
+        placement=(
+            PlacementWish(group=RankGroup.GANG, level="rack", required=True),
+            PlacementWish(group=RankGroup.TP, level="node", required=True),
+        ),
+    )
+    gang = asked_gang(ONE, plan, workload, replace(TREE, nodes=(*TREE.nodes, other)), excluded=[N1])
+    assert (gang.team, gang.priority_class, gang.required_level, gang.preferred_level) == ("red", "high", "rack", None)
+    assert (gang.layout, gang.excluded) == (ParallelLayout(dp=2, tp=2), {N1, "old"})
+
+
+def test_accelerators_of_helpers_are_asked_for_too() -> None:
+    plan = plan_of((N0, 3))
+    helper = HelperSlot(role=RoleKind.EVALUATOR, index=0, node=N1, slots=(0, 1))
+    plan = replace(plan, placement=Placement(slots=plan.placement.slots, helpers=(helper,)))
+    gang = asked_gang(ONE, plan, workload_of(), TREE, excluded=())
+    assert gang.num_slots == 5
+    assert slots_of(plan.placement) == {N0: (0, 1, 2), N1: (0, 1)}
+
+
+def test_the_queue_has_whoever_waits_and_whoever_holds_with_what_he_has_saved() -> None:
+    state = state_of(
+        claim_of(ONE, {N0: (0, 1)}, started_s=5.0, yields_to=TWO, yields_by_s=9.0),
+        claim_of(TWO, {}, runs_for_s=60.0),
+    )
+    queue = queue_state(state, TREE, QueueRules(), now_s=20.0, saved_at=lambda _run: 15.0)
+    (running,), (waiting,) = queue.running, queue.waiting
+    assert (running.held, running.saved_s, running.yields_to) == ({N0: (0, 1)}, 15.0, TWO)
+    assert (waiting.gang.key, waiting.runs_for_s) == (TWO, 60.0)
+    assert queue_state(state, TREE, QueueRules(), now_s=20.0).running[0].saved_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("every_s", "now_s", "next_s"),
+    [
+        (None, 20.0, None),
+        (0.0, 20.0, None),
+        (30.0, 0.0, 35.0),
+        (30.0, 20.0, 35.0),
+        (30.0, 35.0, 35.0),
+        (30.0, 36.0, 65.0),
+    ],
+)
+def test_the_next_checkpoint_is_so_many_intervals_after_the_last_one(
+    every_s: float | None, now_s: float, next_s: float | None
+) -> None:
+    assert next_save_s(every_s, since_s=5.0, now_s=now_s) == next_s
+
+
+def test_words_that_nobody_knows_any_more_break_no_decision() -> None:
+    odd = QueuedGang(key=ONE, team="red", priority_class="of-old", required_level="pod")
+    state = state_of(
+        Claim(gang=odd, num_records=1, since_s=0.0),
+        Claim(gang=replace(odd, key=TWO), num_records=1, since_s=0.0, held={N0: (0,)}),
+    )
+    queue = queue_state(state, TREE, QueueRules(), now_s=20.0)
+    assert queue.waiting == ()
+    assert queue.running[0].gang.priority_class == "normal"
+
+
+def test_what_teams_hold_is_added_to_what_they_have_used() -> None:
+    before = TeamUsage(team="blue", accelerator_s=100.0, at_s=10.0)
+    state = replace(state_of(claim_of(ONE, {N0: (0, 1)})), usage=(before,), decided_at_s=10.0)
+    blue, red = used(state, QueueRules(), now_s=20.0)
+    assert (blue.team, red.team) == ("blue", "red")
+    assert 99.0 < blue.accelerator_s < 100.0
+    assert 19.0 < red.accelerator_s < 20.0
+
+
+def test_slices_are_shared_out_beside_whole_accelerators_and_count_as_parts_of_one() -> None:
+    division = Division(slot=1, kind="mig", slices=(2, 3, 4, 5), free=(2, 3, 4, 5))
+    node = TopologyNode(
+        id=N0, path=(), shape="gpu", num_slots=2, num_free_slots=1, free_slots=(0,), divisions=(division,)
+    )
+    tree = TopologyTree(levels=(), nodes=(node,))
+    asks = QueuedGang(key=RunKey("b"), team="red", priority_class="normal", slices=SliceAsk())
+    held = Claim(gang=asks, num_records=1, since_s=0.0, held={N0: (3,)}, part_ratio=0.25)
+    state = GroundState(claims={asks.key: held}, decided_at_s=1.0)
+    queue = queue_state(state, tree, QueueRules(), now_s=100.0)
+    (running,) = queue.running
+    assert (running.held, running.slices) == ({}, SliceHold(node=N0, slot=1, num_slices=1))
+    assert queue.sliced == (SlicedSlot(node=N0, slot=1, kind=SliceKind.MIG, num_slices=4),)
+    assert left_over(tree, state, run=RunKey("c")).nodes[0].divisions[0].free == (2, 4, 5)
+    assert only(tree, held.held).nodes[0].divisions[0].free == (3,)
+    busy = replace(tree, nodes=(replace(node, divisions=(replace(division, free=()),)),))
+    alone = as_if_alone(busy).nodes[0]
+    assert (alone.divisions[0].free, alone.usable_slot_indexes) == (division.slices, (0,))
+    assert slots_of_slices(SliceHold(node=N0, slot=1, num_slices=2), tree, state) == {N0: (2, 4)}
+    assert part_of(held.held, tree) == 0.25
+    assert used(state, QueueRules(), now_s=100.0)[0].accelerator_s == pytest.approx(0.25 * 99.0, rel=0.01)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.open_fleet import open_fleet
+from airflow_llmsched.domain.fleet import Cluster, Fleet
+from airflow_llmsched.engines.hosts.engine import HostsEngine
+from airflow_llmsched.engines.local.engine import LocalEngine
+from airflow_llmsched.engines.slurm.engine import SlurmEngine
+from airflow_llmsched.errors import SpecError
+from airflow_llmsched.ports import EngineFeature
+from airflow_llmsched.sim.clock import VirtualClock
+from tests.support.memory_store import MemoryStore
+
+FLEET = Fleet(clusters=(Cluster(name="hall", engine="local"),))
+
+
+def opened(name: str, *features: EngineFeature, fleet: Fleet | None = FLEET) -> Any:
+    engine: Any = SimpleNamespace(features=frozenset(features))
+    return open_ground(engine, name, fleet, store=MemoryStore(), clock=VirtualClock(), claims=True)
+
+
+@pytest.mark.parametrize(("name", "ground"), [("local", "local"), ("hall", "fleet"), ("fleet", "fleet")])
+def test_a_fleet_and_its_clusters_are_one_ground_and_each_adapter_is_one(name: str, ground: str) -> None:
+    assert opened(name).name == ground
+
+
+def test_emulated_nodes_of_another_root_are_others_though_named_alike(tmp_path: Path) -> None:
+    def ground(root: str, name: str = "local") -> str:
+        return open_ground(
+            LocalEngine(root=root), name, FLEET, store=MemoryStore(), clock=VirtualClock(), claims=True
+        ).name
+
+    one, other = ground(f"{tmp_path}/one"), ground(f"{tmp_path}/other")
+    assert one != other
+    assert one.startswith("local-")
+    assert ground(f"{tmp_path}/one/") == one
+    assert ground(f"{tmp_path}/one", "hall") == "fleet"
+
+
+def test_an_engine_with_a_scheduler_of_its_own_has_no_claims() -> None:
+    assert opened("slurm", EngineFeature.FREE_CAPACITY, EngineFeature.OWN_QUEUE) is None
+    assert EngineFeature.OWN_QUEUE in SlurmEngine.features
+
+
+def test_what_a_run_has_rented_is_nothing_to_share_out() -> None:
+    assert opened("hosts", EngineFeature.FREE_CAPACITY, EngineFeature.NODES_ARE_RENTED) is None
+
+
+def hosts(tmp_path: Path, *names: str) -> HostsEngine:
+    listed = [{"name": name, "address": f"{name}.example", "slots": 8} for name in names]
+    return HostsEngine(root=str(tmp_path), hosts=listed, user="u", key="/k", known_hosts="/h")
+
+
+def test_lists_of_hosts_are_one_ground_where_they_share_machines_and_each_decides_for_its_own(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    def ground(*names: str) -> Any:
+        return open_ground(hosts(tmp_path, *names), "hosts", None, store=store, clock=VirtualClock(), claims=True)
+
+    one, same, more, other = ground("a", "b"), ground("b", "a"), ground("b", "c"), ground("d")
+    assert one.name == same.name == more.name != other.name
+    assert one.scope == same.scope != more.scope
+
+
+def test_hosts_of_a_fleets_cluster_are_the_fleets(tmp_path: Path) -> None:
+    store, clock = MemoryStore(), VirtualClock()
+    cluster = Cluster(name="hall", engine="hosts")
+    fleet = open_fleet(
+        "hall",
+        Fleet(clusters=(cluster,)),
+        store=store,
+        clock=clock,
+        open_engine=lambda _name, _options: hosts(tmp_path, "a"),
+        open_witness=lambda _root: None,  # type: ignore[arg-type, return-value]
+        root=str(tmp_path),
+    )
+    assert fleet.inventory == {"hall/a": "a.example:22"}
+    ground: Any = open_ground(fleet, "hall", FLEET, store=store, clock=clock, claims=True)
+    assert (ground.name, ground.scope) == ("fleet", "hall")
+    with pytest.raises(SpecError, match="hall/a of the fleet file"):
+        open_ground(hosts(tmp_path, "a"), "hosts", FLEET, store=store, clock=clock, claims=True)

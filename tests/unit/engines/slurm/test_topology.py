@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.engines.slurm.nodes import NodeRecord
+from airflow_llmsched.engines.slurm.options import SlurmOptions
+from airflow_llmsched.engines.slurm.topology import tree_of
+
+SWITCHES = "SwitchName=leaf1 Nodes=n[1-2]\nSwitchName=leaf2 Nodes=m1\nSwitchName=spine Switches=leaf[1-2]\n"
+
+
+def node(name: str, **changes: Any) -> NodeRecord:
+    base: dict[str, Any] = {"states": ("IDLE",), "gres": "gpu:h100:8", "used": "", "partitions": ("low",)}
+    return NodeRecord(name=name, address=name, **{**base, **changes})
+
+
+def tree(*nodes: NodeRecord, switches: str = SWITCHES, **options: Any) -> TopologyTree:
+    base = {"root": "/shared", "python": "/usr/bin/python3", "slots_per_node": 8}
+    return tree_of(nodes, switches=switches, options=SlurmOptions.from_json({**base, **options}))
+
+
+def test_nodes_hang_where_their_switches_do_with_what_is_free() -> None:
+    found = tree(node("n1", used="gpu:h100:2(IDX:0,3)"), node("m1"), node_shapes={"m1": "dgx-a100"}, node_shape="dgx")
+    assert found.levels == ("switch1", "switch0")
+    n1, m1 = found.nodes
+    assert (n1.path, n1.num_slots, n1.free_slots) == (("spine", "leaf1"), 8, (1, 2, 4, 5, 6, 7))
+    assert (m1.path, m1.num_free_slots) == (("spine", "leaf2"), 8)
+    assert (n1.shape, m1.shape) == ("dgx", "dgx-a100")
+
+
+def test_nodes_of_other_partitions_and_without_accelerators_are_no_places() -> None:
+    found = tree(node("n1"), node("n2", partitions=("high",)), node("n3", gres="(null)"), partition="low,debug")
+    assert [each.id for each in found.nodes] == ["n1"]
+
+
+def test_nodes_that_are_down_or_excluded_say_so() -> None:
+    found = tree(node("n1", states=("DOWN",), reason="psu"), node("n2"), exclude=["n2"])
+    assert [each.unusable_reason for each in found.nodes] == ["down: psu", "excluded by the engine's options"]
+    assert found.num_usable_slots == 0
+
+
+def test_whole_nodes_are_free_only_while_nobody_has_a_part() -> None:
+    found = tree(node("n1", states=("MIXED",), used="gpu:h100:1(IDX:0)"), node("n2"), exclusive=True)
+    assert [each.num_free_slots for each in found.nodes] == [0, 8]
+
+
+def test_slots_that_slurm_does_not_count_are_those_of_the_options() -> None:
+    found = tree(node("n1", gres=""), node("n2", gres="", states=("ALLOCATED",)), gres="", slots_per_node=4)
+    assert [(each.num_slots, each.num_free_slots) for each in found.nodes] == [(4, 4), (4, 0)]
+
+
+def test_a_network_that_is_not_understood_can_be_left_out() -> None:
+    found = tree(node("n1"), switches="TorusName=t", flat=True)
+    assert (found.levels, found.nodes[0].path) == (("host",), ("n1",))
+
+
+def test_the_level_that_nvlink_joins_is_named_by_the_options() -> None:
+    blocks = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=m1\nBlockSizes=2\n"
+    found = tree(node("n1"), node("m1"), switches=blocks, scale_up_level="block", switches_reduce=True)
+    assert (found.scale_up_level, found.switches_reduce) == ("block", True)
+    with pytest.raises(ValueError, match="unknown level 'block': the topology has switch1, switch0"):
+        tree(node("n1"), scale_up_level="block")
+
+
+def test_a_partition_that_has_no_node_is_told_with_those_that_have() -> None:
+    with pytest.raises(ValueError, match=r"no node is in partition lwo; Slurm has nodes in high, low"):
+        tree(node("n1"), node("n2", partitions=("high",)), partition="lwo")
+
+
+def test_a_resource_that_no_node_has_is_told_with_what_they_have() -> None:
+    with pytest.raises(ValueError, match=r"has the resource 'gpu:a100'; what they have: gpu:h100:8"):
+        tree(node("n1"), node("n2"), gres="gpu:a100")
+
+
+def test_a_cluster_without_nodes_is_empty() -> None:
+    assert tree(partition="low").nodes == ()

@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.placement import HelperSlot, NotPlaced, Placed, Placement, RankSlot
+from airflow_llmsched.domain.queue import (
+    QueuedGang,
+    QueueState,
+    Reclaim,
+    RunningGang,
+    SliceAsk,
+    SlicedSlot,
+    SliceKind,
+    WaitingGang,
+)
+from airflow_llmsched.domain.queue_decision import QueueDecision, WaitReason
+from airflow_llmsched.domain.roles import RoleKind
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.errors import InternalError
+from airflow_llmsched.planner.placement.balanced import BalancedSolver
+from airflow_llmsched.planner.placement.fleet import FleetSolver
+from airflow_llmsched.planner.queue.decide import decide, held_by_node, placing_by
+from tests.support.queues import (
+    PLACE,
+    crowd,
+    decided,
+    gang,
+    quota,
+    racks,
+    reasons,
+    runs_on,
+    start_s,
+    started,
+    state_of,
+    waits,
+)
+
+
+def test_gangs_start_in_order_for_as_long_as_there_is_room():
+    decision = decided(racks(2), *(waits(gang(f"g{number}", 6), since=number) for number in range(4)))
+    assert started(decision) == {"g0": {"r0n0": 4, "r0n1": 2}, "g1": {"r1n0": 4, "r1n1": 2}}
+    assert reasons(decision) == {"g2": "capacity", "g3": "capacity"}
+    assert all(each.placement is not None and each.ends_by_s == 100.0 for each in decision.starts)
+
+
+def test_a_gang_starts_as_a_whole_or_not_at_all():
+    decision = decided(racks(1), waits(gang("a", 9)), waits(gang("b", 8), since=1.0))
+    assert sum(started(decision)["b"].values()) == 8
+    assert reasons(decision) == {"a": "never_fits"}
+
+
+def test_two_gangs_on_one_node_get_different_slots():
+    decision = decided(racks(1, nodes=1), waits(gang("a", 2)), waits(gang("b", 2)))
+    assert sorted(slot for each in decision.starts for slot in each.held[NodeId("r0n0")]) == [0, 1, 2, 3]
+
+
+def test_evaluation_goes_to_what_others_left_over():
+    busy = runs_on(gang("x", 3), {"r1n1": 3})
+    assert started(decided(racks(2), busy, waits(gang("evaluation", 1)))) == {"evaluation": {"r1n1": 1}}
+
+
+def test_a_short_gang_passes_by_but_never_delays_who_was_promised_a_start():
+    busy = runs_on(gang("x", 4), {"r0n0": 4}, ends=50.0)
+    big, short, long = (
+        waits(gang("big", 8, required_level="rack")),
+        waits(gang("short", 4), since=1.0, runs=50.0),
+        waits(gang("long", 4), since=2.0, runs=51.0),
+    )
+    decision = decided(racks(1), busy, big, short, long)
+    assert list(started(decision)) == ["short"]
+    assert decision.starts[0].is_backfill
+    assert start_s(decision)["big"] == 50.0
+    assert reasons(decision) == {"big": "capacity", "long": "capacity"}
+    assert reasons(decided(racks(1), busy, big, long)) == {"big": "capacity", "long": "promised"}
+
+
+def test_a_gang_whose_end_nobody_knows_stays_clear_of_all_promises():
+    busy = runs_on(gang("x", 4), {"r0n0": 4}, ends=50.0)
+    decision = decided(racks(1), busy, waits(gang("big", 8)), waits(gang("endless", 1), since=1.0, runs=None))
+    assert reasons(decision)["endless"] == "promised"
+
+
+def test_without_backfill_nobody_passes_by():
+    busy = runs_on(gang("x", 4), {"r0n0": 4}, ends=50.0)
+    decision = decided(
+        racks(1),
+        busy,
+        waits(gang("big", 8)),
+        waits(gang("short", 1), since=1.0, runs=10.0),
+        policy={"may_backfill": False},
+    )
+    assert reasons(decision) == {"big": "capacity", "short": "in_order"}
+
+
+def test_a_gang_that_only_its_quota_keeps_keeps_no_room_from_others():
+    busy = runs_on(gang("x", 4), {"r0n0": 4})
+    decision = decided(
+        racks(1), busy, waits(gang("a", 4)), waits(gang("b", 4, team="blue"), since=1.0, runs=None),
+        quotas=(quota("red", 7),),
+    )  # fmt: skip
+    assert list(started(decision)) == ["b"]
+    assert reasons(decision) == {"a": "team_quota"}
+    assert decision.reservations == ()
+    assert start_s(decision)["a"] == 1000.0
+
+
+def test_who_would_start_now_by_counting_is_expected_at_the_next_change():
+    apart = [runs_on(gang(f"x{rack}", 2), {f"r{rack}n0": 2}, ends=70.0 + rack) for rack in (0, 1)]
+    asked = waits(gang("a", 8, required_level="rack"))
+    (told,) = decided(racks(2), *apart, asked, policy={"num_reservations": 0}).waits
+    assert (told.reason, told.start_s, told.is_promised) == ("fragmented", 70.0, False)
+
+
+def test_each_class_has_as_many_promises_as_the_policy_says():
+    busy = runs_on(gang("x", 8), {"r0n0": 4, "r0n1": 4}, ends=50.0)
+    asked = [waits(gang(f"g{number}", 8), since=number) for number in range(3)]
+    easy = decided(racks(1), busy, *asked, policy={"num_reservations": 1})
+    assert [each.gang for each in easy.reservations] == ["g0"]
+    assert [(each.gang, each.start_s, each.is_promised) for each in easy.waits] == [
+        ("g0", 50.0, True),
+        ("g1", 150.0, False),
+        ("g2", 250.0, False),
+    ]
+    conservative = decided(racks(1), busy, *asked, policy={"num_reservations": None})
+    assert [each.start_s for each in conservative.reservations] == [50.0, 150.0, 250.0]
+
+
+def test_whoever_has_waited_too_long_goes_before_higher_classes_and_is_not_passed_by():
+    busy = runs_on(gang("x", 4, cls="urgent"), {"r0n0": 4}, ends=50.0)
+    old = waits(gang("old", 8, cls="low"), since=-1000.0)
+    urgent = waits(gang("urgent", 4, cls="urgent"))
+    assert list(started(decided(racks(1), busy, old, urgent))) == ["urgent"]
+    decision = decided(racks(1), busy, old, urgent, policy={"starving_after_s": 1000.0})
+    assert started(decision) == {}
+    assert start_s(decision)["old"] == 50.0
+
+
+def test_an_urgent_gang_has_one_gang_leave_and_its_domain_is_kept_for_it():
+    held = [runs_on(gang(f"v{rack}", 8, cls="low"), {f"r{rack}n0": 4, f"r{rack}n1": 4}) for rack in (0, 1)]
+    urgent = waits(gang("u", 8, cls="urgent", required_level="rack"))
+    decision = decided(racks(2), *held, urgent)
+    (order,) = decision.preemptions
+    (kept,) = decision.reservations
+    assert (order.gang, order.beneficiary, order.domain) == ("v0", "u", ("b0", "r0"))
+    assert (kept.gang, kept.is_claim, kept.start_s, set(kept.num_slots)) == ("u", True, 60.0, {"r0n0", "r0n1"})
+    assert reasons(decision) == {"u": "yielding"}
+
+
+def test_while_one_leaves_nobody_else_is_told_to_and_nobody_takes_its_place():
+    leaving = runs_on(gang("v0", 8, cls="low"), {"r0n0": 4, "r0n1": 4}, yields_to="u", yields_by_s=30.0)
+    other = runs_on(gang("v1", 8, cls="low"), {"r1n0": 4, "r1n1": 4})
+    urgent = waits(gang("u", 8, cls="urgent", required_level="rack"))
+    again = decided(racks(2), leaving, other, urgent)
+    assert (again.preemptions, reasons(again), start_s(again)) == ((), {"u": "yielding"}, {"u": 30.0})
+    (kept,) = again.reservations
+    claims = replace(urgent, reserved=replace(kept, is_claim=True))
+    more_urgent = waits(gang("w", 8, cls="urgent", required_level="rack"), since=-999.0)
+    assert list(started(decided(racks(2), other, claims, more_urgent))) == ["u"]
+
+
+def test_a_gang_of_its_own_lower_class_makes_room_within_the_quota():
+    mine = runs_on(gang("mine", 4, cls="low"), {"r0n0": 4})
+    decision = decided(racks(2), mine, waits(gang("u", 8, cls="urgent")), quotas=(quota("red", 8),))
+    assert [each.gang for each in decision.preemptions] == ["mine"]
+
+
+def test_what_was_lent_comes_back():
+    held = [runs_on(gang(f"b{node}", 4, team="blue"), {f"r0n{node}": 4}, started=-100.0 + node) for node in (0, 1)]
+    both = (quota("red", 4, cohort="c", reclaim=Reclaim.ANY), quota("blue", 4, cohort="c"))
+    decision = decided(racks(1), *held, waits(gang("mine", 4)), quotas=both)
+    assert [(each.gang, each.is_reclaim) for each in decision.preemptions] == [("b1", True)]
+
+
+def test_jobs_on_slices_share_accelerators_and_count_in_quotas():
+    sliced = (SlicedSlot(node=NodeId("r0n0"), slot=0, kind=SliceKind.MIG, num_slices=4),)
+    asked = [waits(gang(f"e{number}", 1, slices=SliceAsk(num_slices=2)), since=number) for number in range(3)]
+    decision = decided(racks(1), *asked, waits(gang("whole", 8)), sliced=sliced)
+    assert [(each.gang, each.slices.num_slices if each.slices else 0) for each in decision.starts] == [
+        ("e0", 2),
+        ("e1", 2),
+    ]
+    assert reasons(decision) == {"e2": "no_slice", "whole": "never_fits"}
+    assert start_s(decision)["e2"] == 100.0
+    half = decided(racks(1), *asked, sliced=sliced, quotas=(quota("red", 0.5),))
+    assert reasons(half) == {"e1": "team_quota", "e2": "team_quota"}
+    tiny = decided(racks(1), *asked, sliced=sliced, quotas=(quota("red", 0.4),))
+    assert set(reasons(tiny).values()) == {"over_quota"}
+    odd = waits(gang("odd", 1, slices=SliceAsk(kind=SliceKind.TIME)))
+    assert reasons(decided(racks(1), odd, sliced=sliced)) == {"odd": "never_fits"}
+
+
+def test_a_solver_that_refuses_every_domain_is_a_reason_by_itself():
+    asked = []
+
+    def refuse(_: QueuedGang, tree: TopologyTree) -> NotPlaced:
+        asked.append(len(tree.nodes))
+        return NotPlaced(summary="no")
+
+    decision = decide(state_of(racks(4, blocks=2), waits(gang("a", 4)), waits(gang("b", 4))), refuse)
+    assert reasons(decision) == {"a": "no_place", "b": "no_place"}
+    assert asked[:4] == [1, 2, 4, 8], "the smallest domain first"
+
+
+@pytest.mark.parametrize("slot", [7, 0])
+def test_a_solver_that_gives_what_was_not_offered_is_a_bug(slot: int):
+    def wrong(_: QueuedGang, __: TopologyTree) -> Placed:
+        ranks = tuple(RankSlot(rank=rank, node=NodeId("r0n0"), slot=slot, local_rank=rank) for rank in range(2))
+        return Placed(placement=Placement(slots=ranks), num_domains=1)
+
+    with pytest.raises(InternalError, match="gang a needs 2 slots"):
+        decide(state_of(racks(1), waits(gang("a", 2))), wrong)
+
+
+def test_slots_of_helpers_are_held_too():
+    ranks = (RankSlot(rank=0, node=NodeId("n"), slot=3, local_rank=0),)
+    helper = HelperSlot(role=RoleKind.EVALUATOR, index=0, node=NodeId("m"), slots=(1, 2))
+    idle = HelperSlot(role=RoleKind.EVALUATOR, index=1, node=NodeId("k"))
+    assert held_by_node(Placement(slots=ranks, helpers=(helper, idle))) == {"n": (3,), "m": (1, 2)}
+
+
+def test_an_unknown_level_is_an_error_and_no_reason_to_wait():
+    with pytest.raises(ValueError, match="no level 'pod'"):
+        decided(racks(1), waits(gang("a", 1, required_level="pod")))
+
+
+@st.composite
+def states(draw: st.DrawFn) -> QueueState:
+    rng = random.Random(draw(st.integers(0, 1_000_000)))
+    tree = racks(4, blocks=2)
+    running: list[RunningGang] = []
+    for number, node in enumerate(tree.nodes):
+        size = rng.randint(0, 4)
+        if size:
+            asked = gang(f"r{number}", size, team=rng.choice(["red", "blue"]), cls=rng.choice(["low", "normal"]))
+            ends = rng.choice([None, float(rng.randint(1, 99))])
+            running.append(runs_on(asked, {node.id: size}, ends=ends, saved=-rng.random() * 50, next_save_s=9.0))
+    waiting: list[WaitingGang] = []
+    for number in range(rng.randint(1, 8)):
+        tp = rng.choice([1, 2, 4])
+        asked = gang(
+            f"w{number}", tp * rng.randint(1, 4), tp=tp, team=rng.choice(["red", "blue"]),
+            cls=rng.choice(["low", "normal", "urgent"]), required_level=rng.choice([None, "rack", "block"]),
+        )  # fmt: skip
+        runs = rng.choice([None, float(rng.randint(1, 200))])
+        waiting.append(waits(asked, since=-float(rng.randint(0, 500)), runs=runs))
+    both = (quota("red", 16, cohort="c"), quota("blue", 8, cohort="c", reclaim=rng.choice(list(Reclaim))))
+    policy = {"num_reservations": rng.choice([1, 2, None]), "starving_after_s": 400.0}
+    return state_of(tree, *running, *waiting, quotas=both, policy=policy)
+
+
+@settings(max_examples=80, deadline=None)
+@given(state=states(), seed=st.integers(0, 99))
+def test_every_gang_gets_one_answer_whatever_the_order_of_the_input(state: QueueState, seed: int):
+    decision = decide(state, PLACE)
+    rng = random.Random(seed)
+    shuffled = replace(
+        state,
+        tree=replace(state.tree, nodes=tuple(rng.sample(state.tree.nodes, len(state.tree.nodes)))),
+        waiting=tuple(rng.sample(state.waiting, len(state.waiting))),
+        running=tuple(rng.sample(state.running, len(state.running))),
+        quotas=state.quotas[::-1],
+        classes=state.classes[::-1],
+    )
+    assert decide(shuffled, PLACE) == decision
+    answers = [each.gang for each in (*decision.starts, *decision.waits)]
+    assert sorted(answers) == sorted(each.gang.key for each in state.waiting)
+    assert all(each.start_s is not None for each in decision.waits if each.reason is not WaitReason.NEVER_FITS)
+
+
+@settings(max_examples=80, deadline=None)
+@given(state=states())
+def test_whoever_is_preempted_is_of_a_lower_class_or_has_borrowed(state: QueueState):
+    decision = decide(state, PLACE)
+    gangs = {each.gang.key: each.gang for each in (*state.waiting, *state.running)}  # type: ignore[union-attr]
+    for order in decision.preemptions:
+        victim, winner = gangs[order.gang], gangs[order.beneficiary]
+        is_lower = state.priority(victim).priority < state.priority(winner).priority
+        assert is_lower or (order.is_reclaim and victim.team != winner.team)
+    beneficiaries = {each.beneficiary for each in decision.preemptions}
+    assert beneficiaries <= {each.gang for each in decision.reservations if each.is_claim}
+
+
+@settings(max_examples=60, deadline=None)
+@given(state=states())
+def test_what_was_promised_holds_when_asked_again_at_once(state: QueueState):
+    """Of one class: a higher one may still preempt more for itself when it is asked about again."""
+    alike = tuple(replace(each, gang=replace(each.gang, priority_class="low")) for each in state.waiting)
+    state = replace(state, waiting=alike)
+    first = decide(state, PLACE)
+    kept = {each.gang: each for each in first.reservations}
+    starts = {each.gang: each for each in first.starts}
+    begun = tuple(
+        RunningGang(
+            gang=each.gang, held=starts[each.gang.key].held, started_s=0.0, saved_s=0.0,
+            ends_by_s=starts[each.gang.key].ends_by_s,
+        )
+        for each in state.waiting
+        if each.gang.key in starts
+    )  # fmt: skip
+    left = (replace(each, reserved=kept.get(each.gang.key)) for each in alike if each.gang.key not in starts)
+    again = start_s(decide(replace(state, waiting=tuple(left), running=(*state.running, *begun)), PLACE))
+    for key, reservation in kept.items():
+        assert again.get(key, -math.inf) <= reservation.start_s + 1e-9
+
+
+@settings(max_examples=15, deadline=None)
+@given(state=states())
+def test_solvers_differ_in_where_gangs_start_and_not_in_who_does(state: QueueState):
+    expected = set(started(decide(state, PLACE)))
+    for solver in (FleetSolver(), BalancedSolver()):
+        assert set(started(decide(state, placing_by(solver)))) == expected
+
+
+def test_a_decision_is_a_value_that_can_be_compared():
+    assert decided(racks(1)) == QueueDecision(at_s=0.0)
+
+
+def test_a_thousand_gangs_that_wait_and_a_thousand_that_run_are_decided_in_a_moment():
+    """In half a second where nothing else runs; CPU time grows with what shares the machine, hence the rest."""
+    state = crowd(0)
+    took_s = []
+    for _ in range(3):
+        start_s = time.process_time()
+        decision = decide(state, PLACE)
+        took_s.append(time.process_time() - start_s)
+    assert len(decision.starts) + len(decision.waits) == 1000
+    assert min(took_s) < 1.5

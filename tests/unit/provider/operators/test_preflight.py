@@ -1,0 +1,223 @@
+"""A real local engine, and real ranks: with PyTorch where it says so, else of a script that says what it is told to."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.arbiter_ground import Ground
+from airflow_llmsched.control.arbiter_state import Claim
+from airflow_llmsched.control.events import PlanChosen, Woke
+from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.ledger import Bucket
+from airflow_llmsched.domain.queue import QueuedGang
+from airflow_llmsched.provider import preflight_run, run_files
+from airflow_llmsched.provider.gang_run import preflight_record
+from airflow_llmsched.provider.gang_watch import cancel
+from airflow_llmsched.provider.handover import handed_over
+from airflow_llmsched.provider.operators.gang_base import GangFailedError
+from tests.support.pipeline import Pipeline, plain_spec
+
+CHECKS = """
+import json, os, time
+node = os.environ["LLMSCHED_NODE"]
+if {slow}:
+    time.sleep(600)
+check = {{"name": "disk", "outcome": "bad" if node in {broken} else "ok", "detail": "worn out"}}
+print("LLMSCHED-PREFLIGHT " + json.dumps(check))
+"""
+OTHER = RunKey("ls-aaaaaaaaaaaaaaaaaaaa")
+FOUR_RANKS = {"min_ranks": 4, "max_ranks": 4}
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__STATE_ROOT", str(tmp_path / "state"))
+    made = Pipeline(
+        tmp_path, spec=plain_spec(capacity=FOUR_RANKS, batch={"sequence_length": 2, "global_batch": "4 sequences"})
+    )
+    made.options = {"num_nodes": 3, "slots_per_node": 2}
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def links(tmp_path):
+    """Makes a stand-in for nccl-tests that finds wrong values on the given nodes."""
+
+    def make(*broken: str) -> str:
+        path = tmp_path / "all_reduce_perf"
+        cases = "".join(f"{node}) wrong=7;; " for node in broken)
+        path.write_text(
+            f'#!/bin/sh\nwrong=0\ncase "$LLMSCHED_NODE" in {cases}*) ;; esac\n'
+            'echo "# Out of bounds values : $wrong OK"\necho "# Avg bus bandwidth    : 300.5"\n'
+        )
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def checks(tmp_path, monkeypatch):
+    """Has ranks find the given nodes broken, at once; ``slow`` ones never end."""
+
+    def find(*broken: str, slow: bool = False) -> None:
+        path = tmp_path / "checks.py"
+        path.write_text(CHECKS.format(broken=broken, slow=slow))
+        monkeypatch.setattr(preflight_run, "_CHECK", (str(path),))
+
+    return find
+
+
+def ground_of(pipeline) -> Ground:
+    ground = open_ground(pipeline.engine, "local", None, store=pipeline.scope.store(), clock=SystemClock())
+    assert ground is not None
+    return ground
+
+
+def claims_of(pipeline) -> dict[RunKey, Claim]:
+    return dict(ground_of(pipeline).state().claims)
+
+
+def test_sound_nodes_pass_in_one_round_and_are_trained_on(pipeline, checks) -> None:
+    checks()
+    pipeline.prepare()
+    told = pipeline.run("preflight")
+    assert (told["rounds"], told["num_nodes"], told["unfit"]) == (1, 2, {})
+    record = preflight_record(pipeline.scope, generation=0)
+    assert record.plan == run_files.read_plan(pipeline.scope).plans[0]
+    spans = [event.span for event in pipeline.journal() if event.kind == "span_noted"]
+    assert [span.bucket for span in spans if span.label.endswith("preflight")] == [Bucket.QUEUE, Bucket.PROVISION]
+
+
+def test_what_was_checked_is_held_until_the_launch_takes_it_over(pipeline, checks) -> None:
+    checks()
+    pipeline.prepare()
+    deferred = pipeline.defer("preflight")
+    scope = pipeline.scope
+    held = claims_of(pipeline)[scope.checks_key].held
+    assert set(held) == {"n0", "n1"}
+    deferred.finish()
+    assert claims_of(pipeline)[scope.checks_key].held == held
+    pipeline.defer("run_gang")
+    (claim,) = claims_of(pipeline).values()
+    assert (claim.gang.key, claim.held, claim.beside) == (scope.run_key, held, None)
+
+
+def test_checks_of_an_urgent_run_have_another_make_room_before_they_are_launched(pipeline, checks) -> None:
+    checks()
+    pipeline.spec["queue"] = {"priority": "urgent"}
+    pipeline.prepare()
+    holds_all = Claim(
+        gang=QueuedGang(key=OTHER, team="default", priority_class="low", layout=ParallelLayout(dp=6)),
+        num_records=1,
+        since_s=0.0,
+        held={NodeId(f"n{number}"): (0, 1) for number in range(3)},
+    )
+    ground_of(pipeline).claim(holds_all)
+    waiting = pipeline.defer("preflight")
+    assert waiting.trigger.watch["handle"] is None
+    assert waiting.trigger.watch["ground"]
+    assert claims_of(pipeline)[OTHER].yields_to == pipeline.scope.checks_key
+    ground_of(pipeline).free(OTHER, num_records=1)
+    waiting.again(waiting.resume, handed_over(Woke(at_s=0.0)))
+    assert waiting.finish()["unfit"] == {}
+    assert len(claims_of(pipeline)[pipeline.scope.checks_key].held) == 2
+
+
+@pytest.mark.torch
+def test_a_bad_node_is_replaced_checked_and_left_out_of_the_training(pipeline, links) -> None:
+    pytest.importorskip("torch")
+    pipeline.prepare()
+    told = pipeline.run("preflight", nccl_tests=links("n1"))
+    assert told["rounds"] == 2
+    assert told["unfit"] == {"n1": "nccl_tests: 7 values are wrong"}
+    pipeline.run("run_gang")
+    chosen = [event.plan for event in pipeline.journal() if isinstance(event, PlanChosen)]
+    assert [set(plan.placement.nodes) for plan in chosen] == [{"n0", "n2"}]
+
+
+def test_too_few_sound_nodes_fail_the_task_and_name_them(pipeline, checks) -> None:
+    checks("n0", "n1")
+    pipeline.prepare()
+    with pytest.raises(AirflowFailException, match="n0: disk: worn out"):
+        pipeline.run("preflight")
+    assert claims_of(pipeline) == {}
+
+
+def test_a_worker_that_died_finds_the_gang_of_checks_again(pipeline, checks) -> None:
+    checks()
+    pipeline.prepare()
+    pipeline.defer("preflight")
+    again = pipeline.defer("preflight")
+    assert len(pipeline.engine.find(pipeline.scope.preflight_key(0))) == 1
+    assert again.finish()["unfit"] == {}
+
+
+def test_release_ends_checks_that_still_run(pipeline, checks) -> None:
+    checks(slow=True)
+    pipeline.prepare()
+    pipeline.defer("preflight")
+    (gang,) = pipeline.engine.find(pipeline.scope.preflight_key(0))
+    assert gang.key.name in pipeline.run("release")["stopped"]
+    assert pipeline.engine.poll([gang])[gang].phase.ended
+    assert claims_of(pipeline) == {}
+
+
+def test_ending_the_task_ends_its_checks(pipeline, checks) -> None:
+    checks(slow=True)
+    pipeline.prepare()
+    waiting = pipeline.defer("preflight")
+    cancel("preflight", waiting.deferral.trigger.settings)
+    (gang,) = pipeline.engine.find(pipeline.scope.preflight_key(0))
+    assert pipeline.engine.poll([gang])[gang].phase.ended
+
+
+def test_a_node_that_kills_its_ranks_is_unfit(pipeline, checks, tmp_path) -> None:
+    checks()
+    with (tmp_path / "checks.py").open("a") as script:
+        script.write('if node == "n1": os.kill(os.getpid(), 11)\n')
+    pipeline.prepare()
+    told = pipeline.run("preflight")
+    assert list(told["unfit"]) == ["n1"]
+    assert "SIGSEGV" in told["unfit"]["n1"]
+
+
+def test_checks_that_cannot_be_run_are_no_nodes_fault(pipeline, checks, tmp_path) -> None:
+    checks()
+    (tmp_path / "checks.py").write_text("import no_such_package")
+    pipeline.prepare()
+    with pytest.raises(GangFailedError, match="No module named 'no_such_package'"):
+        pipeline.run("preflight")
+    assert preflight_record(pipeline.scope, generation=0).unfit == {}
+
+
+def test_a_clear_checks_the_nodes_anew(pipeline, checks) -> None:
+    checks("n1")
+    pipeline.prepare()
+    assert pipeline.run("preflight")["unfit"]
+    checks()
+    pipeline.clear()
+    pipeline.prepare()
+    assert pipeline.run("preflight")["unfit"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [({"max_rounds": 0}, "max_rounds"), ({"min_share": 1.0}, "min_share"), ({"limit": "x"}, "limit")],
+)
+def test_an_argument_that_makes_no_sense_is_named(pipeline, arguments, name) -> None:
+    pipeline.prepare()
+    with pytest.raises(AirflowFailException, match=name):
+        pipeline.run("preflight", **arguments)
+
+
+def test_too_many_rounds_end_the_task(pipeline, checks) -> None:
+    checks("n1")
+    pipeline.prepare()
+    with pytest.raises(GangFailedError, match="after 1 rounds some nodes are still unfit: n1"):
+        pipeline.run("preflight", max_rounds=1)
