@@ -66,7 +66,7 @@ def decide(state: QueueState, place: Place) -> QueueDecision:
     outcome = _Outcome()
     for group in groups(state):
         outcome.num_promised = 0
-        for waiting in group.reserved:
+        for waiting in group.kept:
             desk.keep(waiting)
         for waiting in lineup(group, state.policy, desk.shares, desk.team_names):
             desk.timeline.retract(waiting.gang.key)

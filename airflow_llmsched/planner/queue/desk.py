@@ -151,8 +151,8 @@ class Desk:
         return self._most(gang, self.timeline.now.free_N, 1)
 
     def keep(self, waiting: WaitingGang) -> None:
-        """Keep what a gang was promised for as long as it can be kept."""
-        kept = self.kept_span(waiting)
+        """Keep what a gang was promised for as long as it can be kept. It may be kept already."""
+        kept = None if waiting.gang.key in self.timeline.promised else self.kept_span(waiting)
         if kept is not None:
             self.timeline.promise(kept)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,8 +50,12 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Gangs that go before all gangs of later groups. ``reserved`` ones go first, in this order."""
+    """Gangs that go before all gangs of later groups. ``reserved`` ones go first, in this order.
 
+    What was promised to those of ``kept`` holds against this group, in this order, those of other groups included.
+    """
+
+    kept: tuple[WaitingGang, ...]
     reserved: tuple[WaitingGang, ...]
     others: tuple[WaitingGang, ...]
     is_in_order: bool = False
@@ -70,9 +74,9 @@ def groups(state: QueueState) -> list[Group]:
             starving.append(each)
         else:
             by_priority.setdefault(priorities[each.gang.priority_class], []).append(each)
-    claims.sort(key=lambda each: (-priorities[each.gang.priority_class], each.since_s, each.gang.key))
-    result = [Group(reserved=tuple(claims), others=()), _group(starving, is_in_order=True)]
-    return [*result, *(_group(by_priority[priority]) for priority in sorted(by_priority, reverse=True))]
+    starved = _group(starving, is_in_order=True)
+    classed = {priority: _group(by_priority[priority]) for priority in sorted(by_priority, reverse=True)}
+    return [*_claiming(claims, priorities, starved, classed), starved, *classed.values()]
 
 
 def is_starving(waiting: WaitingGang, policy: QueuePolicy, *, now_s: float) -> bool:
@@ -96,11 +100,28 @@ def lineup(group: Group, policy: QueuePolicy, shares: Shares, teams: Sequence[st
         yield from sorted(others, key=lambda each: (*_order(each, policy.order), *_by_age(each)))
 
 
+def _claiming(
+    claims: list[WaitingGang], priorities: Mapping[str, int], starved: Group, classed: Mapping[int, Group]
+) -> list[Group]:
+    """Return those for whom others were preempted, class by class.
+
+    They go first to get what was freed for them, and not to take what somebody was promised before whom they were not
+    then: who starves, and their own class and higher ones.
+    """
+    claims = sorted(claims, key=lambda each: (-priorities[each.gang.priority_class], *_by_age(each)))
+    result: list[Group] = []
+    for priority in sorted({priorities[each.gang.priority_class] for each in claims}, reverse=True):
+        own = tuple(each for each in claims if priorities[each.gang.priority_class] == priority)
+        above = (each for higher, group in classed.items() if higher >= priority for each in group.reserved)
+        result.append(Group(kept=(*starved.reserved, *above, *claims), reserved=own, others=()))
+    return result
+
+
 def _group(waiting: list[WaitingGang], *, is_in_order: bool = False) -> Group:
     reserved = [each for each in waiting if each.reserved]
     reserved.sort(key=lambda each: (each.reserved.start_s if each.reserved else 0.0, *_by_age(each)))
     others = tuple(each for each in waiting if not each.reserved)
-    return Group(reserved=tuple(reserved), others=others, is_in_order=is_in_order)
+    return Group(kept=tuple(reserved), reserved=tuple(reserved), others=others, is_in_order=is_in_order)
 
 
 def _fair(waiting: Sequence[WaitingGang], shares: Shares, teams: Sequence[str]) -> Iterator[WaitingGang]:
