@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from airflow_llmsched.control.arbiter_state import (
     FORM,
+    LEASE_S,
     REMEMBER_S,
     AnyChange,
     Claim,
@@ -26,7 +27,6 @@ from airflow_llmsched.control.arbiter_state import (
 )
 from airflow_llmsched.control.arbiter_turn import with_moves
 from airflow_llmsched.control.arbiter_view import SavedAt, queue_state, slots_of_slices
-from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.queue import QueuedGang, QueueState
@@ -49,9 +49,6 @@ _DECIDE = EffectPoint("arbiter.decide")
 
 GROUNDS = "arbiter/"
 """Folder of the state root with one folder for each cluster."""
-
-LEASE_S = 30.0
-"""How long deciding may take: half a second for thousands of gangs, and a look at what those have saved that may go."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -204,9 +201,7 @@ class Decider:
 
     def _lead(self, state: GroundState) -> Led | None:
         now_s = self._clock.now_s()
-        # One that is further away than that was taken by a clock that is wrong: nobody waits for it to come true.
-        is_led = state.lease is not None and now_s < state.lease.until_s <= now_s + LEASE_S + CLOCK_SKEW_S
-        if not state.waiting or is_led:
+        if not state.waiting or state.is_led(now_s):
             return None
         return Led(lease=QueueLease(holder=self._holder, until_s=now_s + LEASE_S))
 

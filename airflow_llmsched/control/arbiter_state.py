@@ -15,15 +15,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.queue import QueuedGang, Reservation, TeamUsage
 from airflow_llmsched.domain.queue_decision import Preempt, Start, Waits
+from airflow_llmsched.domain.slots import FIRST_SLICE, taken_of
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.numbered import Form
 
 REMEMBER_S = 7 * 86_400.0
 """For how long after a run gave back what it held nobody who had read less of its journal can claim for it."""
+
+LEASE_S = 30.0
+"""How long deciding may take: half a second for thousands of gangs, and a look at what those have saved that may go."""
 
 LAUNCHES_PER_ROUND = 1_000
 ROUNDS_PER_GENERATION = 1_000
@@ -134,6 +139,13 @@ class GroundState:
         """Claims that hold nothing, whoever came first first."""
         waiting = [each for each in self.claims.values() if each.waits]
         return tuple(sorted(waiting, key=lambda each: (each.since_s, each.gang.key)))
+
+    def is_led(self, now_s: float) -> bool:
+        """Whether somebody is about to decide, as far as his lease says: he may have died since he took it.
+
+        One that is further away than it can be was taken by a clock that is wrong: nobody waits for it to come true.
+        """
+        return self.lease is not None and now_s < self.lease.until_s <= now_s + LEASE_S + CLOCK_SKEW_S
 
     def may_claim(self, claim: Claim) -> bool:
         """Whether the claim's writer had read as much of the run's journal as anybody before."""
@@ -250,6 +262,8 @@ def _claimed(state: GroundState, change: Claimed) -> GroundState:
     known = state.claims.get(claim.gang.key)
     is_same = known is not None and (known.gang, known.held) == (claim.gang, claim.held)
     claims = {**state.claims, claim.gang.key: claim}
+    if claim.held:  # elsewhere than what others leave for it, as on what its run has rented
+        claims = _not_awaited(claims, claim.gang.key)
     if before is not None:
         del claims[before.gang.key]
     after = replace(state, claims=claims, undecided=state.undecided if is_same else _waiting(claims))
@@ -314,7 +328,14 @@ def _refuse_twice(state: GroundState) -> None:
     counts = Counter(
         (node, slot) for claim in state.claims.values() for node, slots in claim.held.items() for slot in slots
     )
-    twice = sorted(f"{node}:{slot}" for (node, slot), count in counts.items() if count > 1)
+    both = {
+        (node, slot)
+        for node, slots in state.held.items()
+        if max(slots, default=0) >= FIRST_SLICE
+        for slot in slots
+        if taken_of([slot], slots - {slot})
+    }
+    twice = sorted(f"{node}:{slot}" for (node, slot), count in counts.items() if count > 1 or (node, slot) in both)
     if twice:
         raise DataError(f"slots {', '.join(twice)} are held by two runs: restore the records from a backup")
 

@@ -26,6 +26,7 @@ from airflow_llmsched.domain.queue import (
     WaitingGang,
 )
 from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, QueueRules, QueueWish
+from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import RankGroup, WorkloadSpec
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
@@ -112,9 +113,11 @@ def queue_state(
     seen = [each for each in claims if sees(scope, each)]
     waiting = [_within(each, tree, scope) for each in seen if each.waits and each.gang.required_level in levels]
     others = [each for each in claims if each.is_own or not sees(scope, each)]
+    on_slices = [each for each in claims if each.gang.slices is not None]
+    whole = held_by(each for each in claims if each.gang.slices is None)
     return QueueState(
         now_s=now_s,
-        tree=_without_own(tree, others),
+        tree=_without_own(tree, others, on_slices),
         classes=rules.classes,
         waiting=tuple(_waiting(each) for each in waiting),
         running=tuple(
@@ -125,6 +128,7 @@ def queue_state(
             for node in tree.nodes
             if not node.unusable_reason
             for each in node.divisions
+            if each.slot not in whole.get(node.id, ())  # by a gang that began before it was divided
         ),
         quotas=rules.quotas,
         usage=used(state, rules, now_s=now_s),
@@ -162,9 +166,12 @@ def _within(claim: Claim, tree: TopologyTree, scope: str) -> Claim:
     return replace(claim, gang=replace(claim.gang, excluded=claim.gang.excluded | others))
 
 
-def _without_own(tree: TopologyTree, others: Iterable[Claim]) -> TopologyTree:
-    """Return the tree without what is rented, and without what is promised to those that others decide about."""
-    held = held_by(claim for claim in others if claim.is_own)
+def _without_own(tree: TopologyTree, others: Iterable[Claim], on_slices: Iterable[Claim]) -> TopologyTree:
+    """Return the tree without what is rented, and without what is promised to those that others decide about.
+
+    An accelerator that somebody has slices of is nobody's, though this tree may not have it divided.
+    """
+    held = held_by([*(claim for claim in others if claim.is_own), *on_slices])
     promised: Counter[NodeId] = Counter()
     for claim in others:
         if claim.reserved is not None:
@@ -266,7 +273,8 @@ def _less_of(tree: TopologyTree, held: Mapping[NodeId, frozenset[int]], promised
 def _less(node: TopologyNode, held: frozenset[int], num_promised: int) -> TopologyNode:
     if node.unusable_reason or not (held or num_promised):
         return node
-    free = [slot for slot in node.usable_slot_indexes if slot not in held]
+    taken = taken_of(node.usable_slot_indexes, held)
+    free = [slot for slot in node.usable_slot_indexes if slot not in taken]
     kept = tuple(free[: max(0, len(free) - num_promised)])
-    divisions = _divisions(node, lambda slot: slot not in held)
+    divisions = _divisions(node, lambda slot: not taken_of([slot], held))
     return replace(node, num_free_slots=len(kept), free_slots=kept, divisions=divisions)

@@ -6,11 +6,12 @@ from airflow_llmsched.control.arbiter_state import GroundState
 from airflow_llmsched.domain.identity import RunKey
 
 
-def summons(state: GroundState, run: RunKey, *, has_gang: bool) -> str:
+def summons(state: GroundState, run: RunKey, *, has_gang: bool, now_s: float) -> str:
     """Return why a worker is to look after the run now; empty: it has no reason to.
 
     ``has_gang``: the run's gang is watched, else the run waits. Of those that wait the first one sees to it that it is
-    decided what has changed: whoever changed it may have died before that. The others come back by themselves.
+    decided what has changed: whoever changed it may have died before that, also while he was about to decide it. The
+    others come back by themselves.
     """
     claim = state.claims.get(run)
     if has_gang:
@@ -19,7 +20,7 @@ def summons(state: GroundState, run: RunKey, *, has_gang: bool) -> str:
         return ""
     if not claim.waits:
         return "it is its turn"
-    if run in state.undecided and state.lease is None and run in _first_of_each(state):
+    if run in state.undecided and not state.is_led(now_s) and run in _first_of_each(state):
         return "the queue has changed"
     return ""
 

@@ -137,10 +137,12 @@ def _devices(gang: GangSpec, *, binds_devices: bool) -> dict[str, Any]:
     return {"devices": {"vendor": gang.accelerator_vendor}}
 
 
-def check_gang(gang: GangSpec, *, slots: Mapping[NodeId, int]) -> None:
-    """Refuse what no agent can launch. ``slots`` counts those of each node that the engine has.
+def check_gang(
+    gang: GangSpec, *, slots: Mapping[NodeId, int], slices: Mapping[NodeId, Mapping[int, str]] | None = None
+) -> None:
+    """Refuse what no agent can launch. ``slots`` counts the accelerators of each node that the engine has.
 
-    Raises ``SpecError``.
+    ``slices`` as for :func:`agent_body`. Raises ``SpecError``.
     """
     if not is_attempt_name(gang.key.name):
         raise SpecError(
@@ -153,7 +155,7 @@ def check_gang(gang: GangSpec, *, slots: Mapping[NodeId, int]) -> None:
     if not str(getattr(gang, name)).startswith("/"):
         raise SpecError(path=name, value=getattr(gang, name), hint="must be an absolute path on every node")
     _check_environment(gang)
-    _check_placement(gang, slots=slots)
+    _check_placement(gang, slots=slots, slices=slices or {})
     for name in ("start_limit_s", "flush_interval_s"):
         if not getattr(gang, name) > 0:
             raise SpecError(path=name, value=getattr(gang, name), hint="must be above 0 s")
@@ -178,7 +180,9 @@ def _check_environment(gang: GangSpec) -> None:
             raise SpecError(path="environment", value=name, hint="is set by the agent; choose another name")
 
 
-def _check_placement(gang: GangSpec, *, slots: Mapping[NodeId, int]) -> None:
+def _check_placement(
+    gang: GangSpec, *, slots: Mapping[NodeId, int], slices: Mapping[NodeId, Mapping[int, str]]
+) -> None:
     placement = gang.placement
     if placement.world_size != gang.layout.world_size:
         hint = f"must place as many ranks as the layout has: {gang.layout.world_size}"
@@ -191,8 +195,10 @@ def _check_placement(gang: GangSpec, *, slots: Mapping[NodeId, int]) -> None:
         if node not in slots:
             raise SpecError(path="placement", value=node, hint=f"must use the engine's nodes: {', '.join(slots)}")
         for slot in placement.held_on(node):
-            if not 0 <= slot < slots[node] or (node, slot) in taken:
-                hint = f"must use each of slots 0 to {slots[node] - 1} of node {node} at most once"
+            is_there = 0 <= slot < slots[node] or slot in slices.get(node, {})
+            if not is_there or (node, slot) in taken:
+                parts = "".join(f", {part}" for part in slices.get(node, {}))
+                hint = f"must use each of slots 0 to {slots[node] - 1}{parts} of node {node} at most once"
                 raise SpecError(path="placement", value=slot, hint=hint)
             taken.add((node, slot))
     if gang.launcher in (Launcher.TORCHRUN, Launcher.DEEPSPEED):

@@ -1,7 +1,8 @@
 """Accelerators that are divided into slices: which ones, and under which numbers gangs hold them. Pure.
 
-A slice is a slot of its own, numbered after the node's whole accelerators, in the order in which the options list them.
-The accelerator itself is then nobody's as a whole.
+A slice is a slot of its own (``domain.slots``). The accelerator itself is then nobody's as a whole. Another engine may
+list the same node otherwise, and so may this one's options before they were changed: what gangs hold by either is not
+free here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_llmsched.domain.slots import FIRST_SLICE, slice_slots, taken_of
 from airflow_llmsched.domain.topology import Division
 from airflow_llmsched.errors import SpecError
 
@@ -36,6 +38,8 @@ def parse_divided(plain: object, *, num_slots: int, at: str) -> tuple[Divided, .
     """
     if not isinstance(plain, Sequence) or isinstance(plain, str):
         raise SpecError(path=at, value=plain, hint="must be a list of divided accelerators")
+    if plain and num_slots >= FIRST_SLICE:
+        raise SpecError(path=at, hint=f"needs a node of fewer than {FIRST_SLICE} accelerators")
     found = tuple(_divided(each, num_slots=num_slots, at=f"{at}[{index}]") for index, each in enumerate(plain))
     if len({each.slot for each in found}) < len(found):
         raise SpecError(path=at, hint="divides a slot twice")
@@ -45,31 +49,30 @@ def parse_divided(plain: object, *, num_slots: int, at: str) -> tuple[Divided, .
     return found
 
 
-def num_all(num_slots: int, divided: Sequence[Divided]) -> int:
-    """Return how many slots a node has, slices counted beside whole accelerators."""
-    return num_slots + sum(len(each.devices) for each in divided)
-
-
 def whole(num_slots: int, divided: Sequence[Divided], used: Collection[int]) -> tuple[int, ...]:
     """Return the whole accelerators of a node that are free."""
-    parted = {each.slot for each in divided}
-    return tuple(slot for slot in range(num_slots) if slot not in used and slot not in parted)
+    gone = {each.slot for each in divided} | taken_of(range(num_slots), used)
+    return tuple(slot for slot in range(num_slots) if slot not in gone)
 
 
-def divisions(num_slots: int, divided: Sequence[Divided], used: Collection[int]) -> tuple[Division, ...]:
+def divisions(divided: Sequence[Divided], used: Collection[int]) -> tuple[Division, ...]:
     """Return a node's divided accelerators with the slices of each, and which are free."""
-    found, first = [], num_slots
+    found = []
     for each in divided:
-        slices = range(first, first + len(each.devices))
-        free = tuple(slot for slot in slices if slot not in used)
+        slices = slice_slots(each.slot, len(each.devices))
+        taken = taken_of(slices, used)
+        free = tuple(slot for slot in slices if slot not in taken)
         found.append(Division(slot=each.slot, kind=each.kind, slices=tuple(slices), free=free))
-        first += len(each.devices)
     return tuple(found)
 
 
-def device_names(num_slots: int, divided: Sequence[Divided]) -> dict[int, str]:
+def device_names(divided: Sequence[Divided]) -> dict[int, str]:
     """Return what processes are shown of each slice, by its slot."""
-    return dict(enumerate((device for each in divided for device in each.devices), start=num_slots))
+    return {
+        slot: device
+        for each in divided
+        for slot, device in zip(slice_slots(each.slot, len(each.devices)), each.devices, strict=True)
+    }
 
 
 def _divided(plain: object, *, num_slots: int, at: str) -> Divided:

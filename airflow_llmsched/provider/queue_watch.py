@@ -53,7 +53,7 @@ class QueueLooks:
                 log.warning("the queue of %s cannot be read now: %s", key[1], error)
                 continue
             for each in runs:
-                words = summons(state, each.run, has_gang=each.has_gang)
+                words = summons(state, each.run, has_gang=each.has_gang, now_s=SystemClock().now_s())
                 if words:
                     called[each] = words
         return called

@@ -103,7 +103,7 @@ def test_nobody_is_given_a_node_that_his_own_engine_does_not_have(house: SharedH
     state = decides(house, "left", left)
     assert state.claims[run].waits
     assert state.undecided == {run}
-    assert summons(state, run, has_gang=False) == "the queue has changed"
+    assert summons(state, run, has_gang=False, now_s=house.clock.now_s()) == "the queue has changed"
     state = decides(house, "right", right)
     assert set(state.claims[run].held) == {"r0n1", "r1n0"}
     assert state.undecided == frozenset()
@@ -176,7 +176,7 @@ def test_with_weight_on_reliability_nodes_that_fail_often_are_given_out_last() -
 
 
 def test_slices_of_one_accelerator_are_given_to_as_many_as_there_are_and_to_nobody_twice(house: SharedHouse) -> None:
-    division = Division(slot=1, kind="time", slices=(2, 3), free=(2, 3))
+    division = Division(slot=1, kind="time", slices=(2000, 2001), free=(2000, 2001))
     nodes = racks(1, 1).nodes
     tree = TopologyTree(
         levels=("rack",),
@@ -188,8 +188,8 @@ def test_slices_of_one_accelerator_are_given_to_as_many_as_there_are_and_to_nobo
         house.ground().claim(replace(claim, gang=replace(claim.gang, slices=SliceAsk(), layout=ParallelLayout(dp=1))))
         runs.append(claim.gang.key)
     state = decides(house, "", tree)
-    assert [dict(state.claims[run].held) for run in runs] == [{"r0n0": (2,)}, {"r0n0": (3,)}, {}]
+    assert [dict(state.claims[run].held) for run in runs] == [{"r0n0": (2000,)}, {"r0n0": (2001,)}, {}]
     assert [state.claims[run].part_ratio for run in runs] == [0.5, 0.5, 0.0]
     assert state.claims[runs[2]].wait.reason is WaitReason.NO_SLICE
     house.ground().free(runs[0], num_records=0)
-    assert dict(decides(house, "", tree).claims[runs[2]].held) == {"r0n0": (2,)}
+    assert dict(decides(house, "", tree).claims[runs[2]].held) == {"r0n0": (2000,)}

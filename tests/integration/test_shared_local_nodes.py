@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ class Guest:
         )
 
     def _summoned(self, watch: WatchState) -> str:
-        return summons(self.site.ground().state(), self.key, has_gang=watch.handle is not None)
+        return summons(self.site.ground().state(), self.key, has_gang=watch.handle is not None, now_s=time.time())
 
 
 class Site:
@@ -258,7 +259,7 @@ class Evaluation:
 
     def _summoned(self, state: WatchState) -> str:
         assert state.claims_as == self.key
-        return summons(self.site.ground().state(), self.key, has_gang=state.handle is not None)
+        return summons(self.site.ground().state(), self.key, has_gang=state.handle is not None, now_s=time.time())
 
     def _worker(self) -> SingleRun:
         site, house = self.site, self.site.house

@@ -273,7 +273,7 @@ class QueueHouse(CrashHouse):
 
     def called(self, watch: WatchState) -> bool:
         """Whether the queue calls for the run."""
-        return bool(summons(self.ground().state(), RUN, has_gang=watch.handle is not None))
+        return bool(summons(self.ground().state(), RUN, has_gang=watch.handle is not None, now_s=self.clock.now_s()))
 
     def release(self) -> tuple[str, ...]:
         """Be the teardown task."""

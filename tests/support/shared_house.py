@@ -16,7 +16,7 @@ from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.context import Outcome, RunContext, Watch
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.planning import Planner
-from airflow_llmsched.control.poller import KeepWatching
+from airflow_llmsched.control.poller import KeepWatching, WatchState
 from airflow_llmsched.control.records import read_all
 from airflow_llmsched.control.run_state import RunState
 from airflow_llmsched.control.runs import RunDriver
@@ -250,12 +250,18 @@ class SharedHouse:
         event: ev.AnyHandover | None = None
         if not isinstance(verdict, KeepWatching):
             event = verdict.event
-        elif watch.ground and summons(self.claims(), tenant.key, has_gang=watch.handle is not None):
+        elif self.called(tenant.key, watch):
             event = ev.Woke(at_s=self.clock.now_s())
         if event is None:
             tenant.outcome = replace(tenant.outcome, state=watch)
         else:
             self._take(tenant, self.driver(tenant).handle(event, yielded_at_s=self.clock.now_s()))
+
+    def called(self, key: RunKey, watch: WatchState) -> str:
+        """Return why the queue calls for whoever claims as ``key``; empty: it does not."""
+        if not watch.ground:
+            return ""
+        return summons(self.claims(), key, has_gang=watch.handle is not None, now_s=self.clock.now_s())
 
     def check(self) -> None:
         """Assert that no slot is held by two runs, nor used by two gangs, nor by one that does not hold it."""

@@ -289,7 +289,7 @@ class HostsEngine:
             unusable_reason=unusable,
             free_slots=free,
             terms=host.terms,
-            divisions=divisions(host.num_slots, host.divided, used),
+            divisions=divisions(host.divided, used),
         )
 
 

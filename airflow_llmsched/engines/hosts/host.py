@@ -20,6 +20,7 @@ from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.spool import create_json, read_json, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.engines.attempts import Attempts
 from airflow_llmsched.engines.hosts import gpus, host_files
 from airflow_llmsched.errors import LlmschedError
@@ -74,7 +75,7 @@ def start(told: Told) -> dict[str, Any]:
                 return {"abandoned": True}
             if attempts.strays(name, [NodeId(told["node"])]):
                 return {"stray": True}
-            taken = sorted(attempts.used_slots().get(NodeId(told["node"]), frozenset()) & set(told["slots"]))
+            taken = sorted(taken_of(told["slots"], attempts.used_slots().get(NodeId(told["node"]), ())))
             if taken:
                 return {"taken": taken}
             attempts.create(_request(told))

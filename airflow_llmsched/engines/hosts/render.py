@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from airflow_llmsched.domain.gang import GangSpec, LaunchRequest
 from airflow_llmsched.engines.agent_request import agent_body, check_gang
-from airflow_llmsched.engines.divided import device_names, num_all
+from airflow_llmsched.engines.divided import device_names
 from airflow_llmsched.engines.hosts.inventory import Host
 from airflow_llmsched.errors import SpecError
 
@@ -19,11 +19,11 @@ def render(gang: GangSpec, *, hosts: Sequence[Host], peer_limit_s: float | None 
 
     ``peer_limit_s`` is how long a host's supervisor may be unseen by the others before the gang is over.
     """
-    check_gang(gang, slots={host.name: num_all(host.num_slots, host.divided) for host in hosts})
+    slices = {host.name: device_names(host.divided) for host in hosts}
+    check_gang(gang, slots={host.name: host.num_slots for host in hosts}, slices=slices)
     if _PATH in gang.environment:
         hint = "is how ranks on a host find the agent; name folders of code by the engine's option 'code' instead"
         raise SpecError(path="environment", value=_PATH, hint=hint)
-    slices = {host.name: device_names(host.num_slots, host.divided) for host in hosts}
     body = agent_body(gang, addresses={host.name: host.address for host in hosts}, slices=slices)
     if peer_limit_s is not None:
         body["peer_limit_s"] = peer_limit_s

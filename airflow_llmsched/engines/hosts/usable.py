@@ -10,6 +10,7 @@ from pathlib import Path
 
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.engines.agent_request import held_slots
 from airflow_llmsched.engines.hosts.inventory import Host
@@ -59,7 +60,7 @@ class Usable:
             used, unusable = self._judged(host, seen[host.name], pending, sent_at_s=sent_at_s)
             if unusable is not None:
                 raise CapacityError(f"host {host.name} cannot be used: {unusable}; wait, or use another")
-            taken = sorted(used & set(held_slots(part)))
+            taken = sorted(taken_of(held_slots(part), used))
             if taken:
                 raise CapacityError(f"slots {taken} of host {host.name} are in use; wait, or use others")
         if channel is not None:

@@ -26,6 +26,7 @@ from airflow_llmsched.domain.gang import (
 )
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey, RunOrigin
+from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.engines import agent_states
 from airflow_llmsched.engines.agent_request import held_slots, key_of
@@ -240,7 +241,7 @@ class LocalEngine:
             num_free_slots=len(free),
             unusable_reason=reason,
             free_slots=free,
-            divisions=divisions(self._slots_per_node, self._divided, used),
+            divisions=divisions(self._divided, used),
         )
 
     def _refuse_abandoned(self, key: AttemptKey) -> None:
@@ -260,6 +261,6 @@ class LocalEngine:
                 raise CapacityError(
                     f"node {node} is {down['reason']}; it returns in {seconds:.0f} s, or use another node"
                 )
-            taken = sorted(used.get(node, frozenset()) & set(held_slots(part)))
+            taken = sorted(taken_of(held_slots(part), used.get(node, ())))
             if taken:
                 raise CapacityError(f"slots {taken} of node {node} are in use by another gang; wait, or use others")

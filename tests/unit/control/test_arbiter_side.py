@@ -9,7 +9,6 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.control.arbiter_side import SideArbiter, SideClaim
 from airflow_llmsched.control.arbiter_state import launch_number
-from airflow_llmsched.control.arbiter_watch import summons
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.events import Woke
 from airflow_llmsched.control.intents import LaunchIntents, evaluation_intents
@@ -133,7 +132,7 @@ class Bench:
         self.outcome = replace(self.outcome, state=watch)
         if not isinstance(verdict, KeepWatching):
             self.outcome = self.worker().handle(verdict.event)
-        elif watch.ground and summons(self.house.claims(), watch.claims_as, has_gang=watch.handle is not None):
+        elif self.house.called(watch.claims_as or KEY, watch):
             self.outcome = self.worker().handle(Woke(at_s=self.house.clock.now_s()))
 
     def until_over(self, limit_s: int = 900) -> Outcome:

@@ -81,7 +81,11 @@ def test_a_decision_gives_slots_orders_to_leave_and_says_why_the_others_wait() -
 
 @pytest.mark.parametrize(
     "end",
-    [Freed(run=TWO, num_records=1, remember_until_s=99.0), decided(starts=(Start(gang=TWO, held={N1: (0,)}),))],
+    [
+        Freed(run=TWO, num_records=1, remember_until_s=99.0),
+        decided(starts=(Start(gang=TWO, held={N1: (0,)}),)),
+        Claimed(claim=claim_of(TWO, held={N1: (0,)})),
+    ],
 )
 def test_nobody_leaves_for_a_run_that_is_gone_or_has_started_elsewhere(end: AnyChange) -> None:
     order = Preempt(gang=ONE, beneficiary=TWO, leaves_by_s=30.0, cost_accelerator_s=1.0)
@@ -102,6 +106,10 @@ def test_nobody_leaves_for_a_run_that_is_gone_or_has_started_elsewhere(end: AnyC
                 decided(starts=(Start(gang=TWO, held={N0: (0,)}),)),
             ],
             "held by two runs",
+        ),
+        (
+            [Claimed(claim=claim_of(ONE, held={N0: (0, 1)})), Claimed(claim=claim_of(TWO, held={N0: (2000,)}))],
+            "n0:1, n0:2000 are held by two",
         ),
         ([decided(starts=(Start(gang=TWO, held={N0: (0,)}),))], "claims nothing"),
         (

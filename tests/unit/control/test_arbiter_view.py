@@ -141,23 +141,41 @@ def test_what_teams_hold_is_added_to_what_they_have_used() -> None:
 
 
 def test_slices_are_shared_out_beside_whole_accelerators_and_count_as_parts_of_one() -> None:
-    division = Division(slot=1, kind="mig", slices=(2, 3, 4, 5), free=(2, 3, 4, 5))
+    division = Division(slot=1, kind="mig", slices=(2000, 2001, 2002, 2003), free=(2000, 2001, 2002, 2003))
     node = TopologyNode(
         id=N0, path=(), shape="gpu", num_slots=2, num_free_slots=1, free_slots=(0,), divisions=(division,)
     )
     tree = TopologyTree(levels=(), nodes=(node,))
     asks = QueuedGang(key=RunKey("b"), team="red", priority_class="normal", slices=SliceAsk())
-    held = Claim(gang=asks, num_records=1, since_s=0.0, held={N0: (3,)}, part_ratio=0.25)
+    held = Claim(gang=asks, num_records=1, since_s=0.0, held={N0: (2001,)}, part_ratio=0.25)
     state = GroundState(claims={asks.key: held}, decided_at_s=1.0)
     queue = queue_state(state, tree, QueueRules(), now_s=100.0)
     (running,) = queue.running
     assert (running.held, running.slices) == ({}, SliceHold(node=N0, slot=1, num_slices=1))
     assert queue.sliced == (SlicedSlot(node=N0, slot=1, kind=SliceKind.MIG, num_slices=4),)
-    assert left_over(tree, state, run=RunKey("c")).nodes[0].divisions[0].free == (2, 4, 5)
-    assert only(tree, held.held).nodes[0].divisions[0].free == (3,)
+    assert left_over(tree, state, run=RunKey("c")).nodes[0].divisions[0].free == (2000, 2002, 2003)
+    assert only(tree, held.held).nodes[0].divisions[0].free == (2001,)
     busy = replace(tree, nodes=(replace(node, divisions=(replace(division, free=()),)),))
     alone = as_if_alone(busy).nodes[0]
     assert (alone.divisions[0].free, alone.usable_slot_indexes) == (division.slices, (0,))
-    assert slots_of_slices(SliceHold(node=N0, slot=1, num_slices=2), tree, state) == {N0: (2, 4)}
+    assert slots_of_slices(SliceHold(node=N0, slot=1, num_slices=2), tree, state) == {N0: (2000, 2002)}
     assert part_of(held.held, tree) == 0.25
     assert used(state, QueueRules(), now_s=100.0)[0].accelerator_s == pytest.approx(0.25 * 99.0, rel=0.01)
+
+
+def test_what_is_listed_whole_here_and_divided_there_is_given_out_one_way_at_a_time() -> None:
+    """Two DAGs may list a node otherwise, and an operator may divide an accelerator that a gang has."""
+    division = Division(slot=1, kind="time", slices=(2000, 2001), free=(2000, 2001))
+    divided = TopologyNode(
+        id=N0, path=(), shape="gpu", num_slots=2, num_free_slots=1, free_slots=(0,), divisions=(division,)
+    )
+    undivided = TopologyNode(id=N0, path=(), shape="gpu", num_slots=2, num_free_slots=2)
+    ours, theirs = (TopologyTree(levels=(), nodes=(node,)) for node in (divided, undivided))
+    on_whole = claim_of(ONE, {N0: (1,)})
+    asks = QueuedGang(key=TWO, team="red", priority_class="normal", slices=SliceAsk())
+    on_slice = Claim(gang=asks, num_records=1, since_s=0.0, held={N0: (2000,)}, part_ratio=0.5)
+    third = RunKey("ls-cccccccccccccccccccc")
+    assert left_over(ours, state_of(on_whole), run=third).nodes[0].divisions[0].free == ()
+    assert free_of(left_over(theirs, state_of(on_slice), run=third)) == {N0: (0,)}
+    assert queue_state(state_of(on_whole), ours, QueueRules(), now_s=1.0).sliced == ()
+    assert free_of(queue_state(state_of(on_slice), theirs, QueueRules(), now_s=1.0).tree) == {N0: (0,)}

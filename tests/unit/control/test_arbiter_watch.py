@@ -21,24 +21,26 @@ def state_of(*claims: Claim, **others: object) -> GroundState:
 
 def test_a_run_that_waits_is_called_once_it_holds_something() -> None:
     held = {NodeId("n0"): (0,)}
-    assert summons(state_of(claim_of(ONE, held=held)), ONE, has_gang=False) == "it is its turn"
-    assert summons(state_of(claim_of(ONE, held=held)), ONE, has_gang=True) == ""
-    assert summons(state_of(claim_of(ONE)), ONE, has_gang=False) == ""
+    assert summons(state_of(claim_of(ONE, held=held)), ONE, has_gang=False, now_s=5.0) == "it is its turn"
+    assert summons(state_of(claim_of(ONE, held=held)), ONE, has_gang=True, now_s=5.0) == ""
+    assert summons(state_of(claim_of(ONE)), ONE, has_gang=False, now_s=5.0) == ""
 
 
 def test_a_gang_is_called_for_when_it_is_to_make_room() -> None:
     claim = claim_of(ONE, held={NodeId("n0"): (0,)}, yields_to=TWO)
-    assert TWO in summons(state_of(claim), ONE, has_gang=True)
+    assert TWO in summons(state_of(claim), ONE, has_gang=True, now_s=5.0)
 
 
 def test_of_those_that_wait_the_first_sees_to_a_change_that_nobody_has_decided_about() -> None:
     state = state_of(claim_of(ONE, since_s=2.0), claim_of(TWO, since_s=1.0), undecided=frozenset({ONE, TWO}))
-    assert summons(state, TWO, has_gang=False) == "the queue has changed"
-    assert summons(state, ONE, has_gang=False) == ""
+    assert summons(state, TWO, has_gang=False, now_s=5.0) == "the queue has changed"
+    assert summons(state, ONE, has_gang=False, now_s=5.0) == ""
     led = replace(state, lease=QueueLease(holder="x", until_s=9.0))
-    assert summons(led, TWO, has_gang=False) == ""
+    assert summons(led, TWO, has_gang=False, now_s=5.0) == ""
+    assert summons(led, TWO, has_gang=False, now_s=9.0) == "the queue has changed"
+    assert summons(led, TWO, has_gang=False, now_s=9.0 - 3600.0) == "the queue has changed"
 
 
 def test_a_run_that_claims_nothing_is_not_called_for() -> None:
-    assert summons(state_of(claim_of(TWO), undecided=frozenset({ONE, TWO})), ONE, has_gang=False) == ""
-    assert summons(GroundState(), ONE, has_gang=True) == ""
+    assert summons(state_of(claim_of(TWO), undecided=frozenset({ONE, TWO})), ONE, has_gang=False, now_s=5.0) == ""
+    assert summons(GroundState(), ONE, has_gang=True, now_s=5.0) == ""

@@ -10,7 +10,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.topology import Division
-from airflow_llmsched.engines.divided import device_names, divisions, num_all, parse_divided, whole
+from airflow_llmsched.engines.divided import device_names, divisions, parse_divided, whole
 from airflow_llmsched.engines.hosts.engine import HostsEngine
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import SpecError
@@ -32,13 +32,18 @@ def gang_on(slot: int, *, vendor: str = "") -> GangSpec:
 
 def test_slices_are_slots_beside_the_whole_accelerators_and_what_is_divided_is_nobodys() -> None:
     divided = parse_divided([MIG, TIME], num_slots=4, at="divided")
-    assert num_all(4, divided) == 9
     assert whole(4, divided, {0}) == (2,)
-    assert divisions(4, divided, {5, 6}) == (
-        Division(slot=1, kind="mig", slices=(4, 5), free=(4,)),
-        Division(slot=3, kind="time", slices=(6, 7, 8), free=(7, 8)),
+    assert divisions(divided, {2001, 4000}) == (
+        Division(slot=1, kind="mig", slices=(2000, 2001), free=(2000,)),
+        Division(slot=3, kind="time", slices=(4000, 4001, 4002), free=(4001, 4002)),
     )
-    assert device_names(4, divided) == {4: "MIG-aa", 5: "MIG-bb", 6: "3", 7: "3", 8: "3"}
+    assert device_names(divided) == {2000: "MIG-aa", 2001: "MIG-bb", 4000: "3", 4001: "3", 4002: "3"}
+
+
+def test_what_was_divided_while_a_gang_has_it_is_not_given_out_and_what_is_no_longer_divided_neither() -> None:
+    divided = parse_divided([MIG, TIME], num_slots=4, at="divided")
+    assert [each.free for each in divisions(divided, {0, 1, 2})] == [(), (4000, 4001, 4002)]
+    assert whole(4, (), {2001}) == (0, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -63,23 +68,23 @@ def test_what_makes_no_sense_is_refused_with_where_it_stands(plain: object, comp
 
 def test_a_process_on_a_slice_is_shown_that_slice_and_nothing_else(tmp_path: Path) -> None:
     engine = LocalEngine(root=str(tmp_path), num_nodes=1, slots_per_node=4, divided=[MIG])
-    (part,) = engine.render(gang_on(5, vendor=NVIDIA)).body["nodes"]
-    assert (part["slots"], part["shown"]) == ([5], ["MIG-bb"])
+    (part,) = engine.render(gang_on(2001, vendor=NVIDIA)).body["nodes"]
+    assert (part["slots"], part["shown"]) == ([2001], ["MIG-bb"])
     assert "shown" not in engine.render(gang_on(0, vendor=NVIDIA)).body["nodes"][0]
-    with pytest.raises(SpecError, match="slots 0 to 5"):
-        engine.render(gang_on(6))
+    with pytest.raises(SpecError, match="slots 0 to 3, 2000, 2001 of node n0"):
+        engine.render(gang_on(4))
 
 
 def test_an_engines_tree_has_what_is_whole_as_slots_and_what_is_divided_as_divisions(tmp_path: Path) -> None:
     (node,) = LocalEngine(root=str(tmp_path), num_nodes=1, slots_per_node=4, divided=[MIG, TIME]).topology().nodes
     assert (node.num_slots, node.usable_slot_indexes, node.whole_slots) == (4, (0, 2), (0, 2))
-    assert [each.free for each in node.divisions] == [(4, 5), (6, 7, 8)]
+    assert [each.free for each in node.divisions] == [(2000, 2001), (4000, 4001, 4002)]
 
 
 def test_hosts_are_divided_too(tmp_path: Path) -> None:
     listed = [{"name": "n0", "address": "10.0.0.1", "slots": 4, "divided": [MIG]}]
     engine = HostsEngine(root=str(tmp_path), hosts=listed, user="u", key="/k", known_hosts="/h")
-    (part,) = engine.render(gang_on(4, vendor=NVIDIA)).body["nodes"]
+    (part,) = engine.render(gang_on(2000, vendor=NVIDIA)).body["nodes"]
     assert part["shown"] == ["MIG-aa"]
     listed[0]["divided"] = [{**MIG, "slot": 9}]
     with pytest.raises(SpecError, match=r"hosts\[0\]\.divided\[0\]\.slot"):

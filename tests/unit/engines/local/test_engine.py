@@ -13,12 +13,12 @@ import pytest
 
 from airflow_llmsched import registry
 from airflow_llmsched.agent import proc
-from airflow_llmsched.domain.gang import GangHandle, GangPhase
+from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, RunKey, RunOrigin
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.placement import Placed, PlacementProblem
+from airflow_llmsched.domain.placement import Placed, Placement, PlacementProblem
 from airflow_llmsched.engines.local.engine import LocalEngine
-from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.testing.engine_contract import HANGS, HANGS_ON, attempt_key, gang_of, poll, running, submit
 from tests.support.local_engine import LocalHarness
@@ -199,3 +199,25 @@ def test_two_gangs_share_a_node_that_has_room_for_both(harness: LocalHarness) ->
     handle = submit(harness, second)
     harness.advance_until(lambda: harness.num_live_ranks(handle) == 1, 30)
     assert harness.engine.topology().nodes[0].num_free_slots == 0
+
+
+def test_an_accelerator_that_was_divided_under_a_gang_is_given_to_nobody_in_slices(harness: LocalHarness) -> None:
+    """And none as a whole of which a gang still has a slice. Two DAGs may list the same node otherwise, too."""
+    plain, root = harness.engine, str(harness.root / "engine")
+    halves = LocalEngine(root=root, divided=[{"slot": 1, "kind": "time", "slices": 2}])
+    (rank,) = gang_of(harness, [HANGS]).placement.slots
+
+    def gang_on(run: str, slot: int) -> GangSpec:
+        gang = gang_of(harness, [HANGS], key=attempt_key(run))
+        return replace(gang, placement=Placement(slots=(replace(rank, slot=slot),)))
+
+    whole, part, again = gang_on("whole", 1), gang_on("part", 2000), gang_on("again", 1)
+    handle = plain.submit(plain.render(whole), key=whole.key)
+    assert halves.topology().nodes[0].divisions[0].free == ()
+    with pytest.raises(CapacityError, match="2000"):
+        halves.submit(halves.render(part), key=part.key)
+    plain.stop(handle, grace_s=0.0)
+    halves.submit(halves.render(part), key=part.key)
+    assert plain.topology().nodes[0].free_slots == (0,)
+    with pytest.raises(CapacityError, match=r"\[1\]"):
+        plain.submit(plain.render(again), key=again.key)
