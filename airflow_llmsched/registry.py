@@ -31,14 +31,20 @@ def names(group: AdapterGroup) -> tuple[str, ...]:
     return tuple(sorted(_entry_points(group)))
 
 
-def misfit(error: TypeError) -> str:
+MISFITS = (TypeError, AttributeError, ValueError)
+"""What an adapter that is made with options of its own raises for one of another kind than it takes."""
+
+
+def misfit(error: Exception) -> str:
     """Return in words of options why an adapter could not be made with those given; Python's own where it says else."""
     text = str(error)
     missing = re.search(r"missing \d+ required (?:keyword-only|positional) arguments?: (.+)", text)
     if missing is not None:
         return f"needs {missing[1]} as well"
     unknown = re.search(r"unexpected keyword argument ('\w+')", text)
-    return text if unknown is None else f"there is no option {unknown[1]}"
+    if unknown is not None:
+        return f"there is no option {unknown[1]}"
+    return text if isinstance(error, TypeError) else f"one of them is of another kind than it must be: {text}"
 
 
 def load(group: AdapterGroup, name: str) -> Any:

@@ -17,10 +17,11 @@ from airflow_llmsched.control.journal import Journal, JournalError
 from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap, ReaperLimits, Spare
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.control.snapshots import Rebuilt, rebuild
+from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import InternalError, TransientError
-from airflow_llmsched.ports import Clock, Engine, ObjectStore
+from airflow_llmsched.ports import Clock, Engine, InventoryEngine, ObjectStore
 
 _OVER = {
     AirflowWord.FINISHED: "Airflow calls its DAG run finished",
@@ -29,6 +30,9 @@ _OVER = {
 
 
 _ABANDON = EffectPoint("reap.abandon_claim")
+
+MAX_SHOWN = 5
+"""Nodes that a reason names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,9 @@ class ClaimReaper:
         return ClaimReaped(run=claim.gang.key, is_gone=claim.gang.key not in self._ground.state().claims)
 
     def _judge(self, claim: Claim) -> ClaimFinding:
+        elsewhere = self._elsewhere(claim)
+        if elsewhere:
+            return ClaimFinding(claim=claim, verdict=Spare(reason=elsewhere))
         if claim.beside is not None:
             launches = side_intents(self._store, claim.beside)
             verdict = self._verdict_beside(claim, launches)
@@ -134,6 +141,17 @@ class ClaimReaper:
         except (TransientError, JournalError, InternalError) as error:
             return ClaimFinding(claim=claim, verdict=Spare(reason=f"its journal could not be read: {error}"))
         return ClaimFinding(claim=claim, verdict=self._verdict(claim, rebuilt), num_records=rebuilt.number)
+
+    def _elsewhere(self, claim: Claim) -> str:
+        """Say which nodes of a claim this engine does not list: on those a gang of it may live unseen; empty: none.
+
+        All clusters of a fleet are looked at together, whichever the engine is.
+        """
+        if self._ground.name == FLEET or not isinstance(self._engine, InventoryEngine):
+            return ""
+        others = sorted(set(claim.held) - set(self._engine.inventory))
+        shown = ", ".join(others[:MAX_SHOWN])
+        return f"it holds {shown}, which is no node of these options: reap with those of its DAG" if others else ""
 
     def _verdict(self, claim: Claim, rebuilt: Rebuilt) -> Reap | Spare:
         handles = self._engine.find(claim.gang.key)

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_llmsched.control.lease_book import Rental
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.ports import Clock, Cloud, ObjectStore
-from airflow_llmsched.registry import AdapterGroup, load, misfit
+from airflow_llmsched.registry import MISFITS, AdapterGroup, load, misfit
 
 OpenCloud = Callable[[str, Mapping[str, Any]], Cloud]
 """Takes an adapter's name and its JSON-safe options. May raise ``SpecError``, ``CouldNotLookError``."""
@@ -49,7 +49,7 @@ def open_adapter(
         given["store"] = store
     try:
         cloud: Cloud = adapter(clock=clock, **given)
-    except TypeError as error:
+    except MISFITS as error:
         raise SpecError(path=f"options of cloud {name!r}", value=dict(options), hint=misfit(error)) from error
     return cloud
 

@@ -10,7 +10,7 @@ from airflow_llmsched.control.open_fleet import clusters_of, names_cluster, open
 from airflow_llmsched.domain.fleet import Fleet
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.ports import ChannelWitness, Engine, ObjectStore
-from airflow_llmsched.registry import AdapterGroup, load, misfit
+from airflow_llmsched.registry import MISFITS, AdapterGroup, load, misfit
 
 SignIn = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Takes an adapter's name and options; returns the options with the way in that the adapter needs beside them."""
@@ -38,7 +38,7 @@ def open_engine(
         kind = load(AdapterGroup.ENGINES, adapter)
         try:
             engine: Engine = kind(**{"root": f"{root}/{adapter}", **sign_in(adapter, given)})
-        except TypeError as error:
+        except MISFITS as error:
             raise SpecError(path=f"{path} of {adapter!r}", value=dict(given), hint=misfit(error)) from error
         return engine
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,21 +10,23 @@ from airflow_llmsched.control.claim_reaping import ClaimReaper
 from airflow_llmsched.control.context import Succeeded
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
-from airflow_llmsched.control.reaper import AirflowWord, Reap
+from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
 from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import StoreError
+from airflow_llmsched.ports import Engine
 from tests.support.shared_house import SharedHouse, Tenant
 
 
 class House(SharedHouse):
     word = AirflowWord.RUNNING
 
-    def reaper(self) -> ClaimReaper:
+    def reaper(self, engine: Engine | None = None) -> ClaimReaper:
         return ClaimReaper(
             self.ground(),
             store=self.store,
-            engine=self.engine,
+            engine=engine or self.engine,
             ask=lambda _dag_id, _run_id: self.word,
             clock=self.clock,
         )
@@ -139,3 +142,20 @@ def test_what_an_evaluation_claims_is_given_back_once_its_dag_run_is_over_and_no
     assert house.claims().claims == {}
     assert not house.engine.abandon(launch) or house.engine.find(launch.run)  # it was given up, and stays so
     assert Journal(house.store, launch.run).num_records() == 0
+
+
+def test_what_is_held_of_machines_that_the_reapers_engine_does_not_list_is_spared(house: House, tmp_path: Path) -> None:
+    """Lists of hosts may overlap and share one ground: whoever has another list cannot see the gangs of this one."""
+    tenant = house.add("a", 2)
+    claim = replace(house.driver_claim(tenant), held={NodeId("n0"): (0,), NodeId("n2"): (0,)}, dag_id="pretrain")
+    house.ground().claim(claim)
+    house.clock.sleep(7200.0)
+    house.word = AirflowWord.UNKNOWN
+
+    def verdict(num_nodes: int) -> Reap | Spare:
+        engine = LocalEngine(root=str(tmp_path), num_nodes=num_nodes)
+        (found,) = house.reaper(engine).look()
+        return found.verdict
+
+    assert isinstance(verdict(3), Reap)
+    assert "n2, which is no node of these options" in verdict(2).reason

@@ -47,6 +47,9 @@ def test_a_folder_that_is_told_holds_against_the_default(tmp_path: Path) -> None
 def test_options_that_make_no_sense_are_told_with_whose_they_are(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"engine_options of 'local'.*num_nodse"):
         opened("local", {"num_nodse": 1}, tmp_path)
+    for odd in ({"root": 5}, {"num_nodes": "two"}, {"num_nodes": 2.5}):
+        with pytest.raises(SpecError, match=r"engine_options of 'local'"):
+            opened("local", odd, tmp_path)
     with pytest.raises(SpecError, match="are in the fleet file for engine 'a'"):
         opened("a", {"num_nodes": 2}, tmp_path)
     with pytest.raises(SpecError, match="needs a fleet file"):
