@@ -122,7 +122,8 @@ class RunArbiter:
             if found.claims.get(checks) != held or self._run in found.claims:
                 return None
             gang = replace(held.gang, key=self._run)
-            return replace(held, gang=gang, num_records=command.num_records, beside=None, num_yields=0)
+            mine = replace(held, gang=gang, num_records=command.num_records, beside=None, num_yields=0)
+            return replace(mine, given_at_s=None)
 
         return self._ground.take_over(make, instead_of=checks).claims.get(self._run)
 
@@ -138,7 +139,8 @@ class RunArbiter:
             found = state.claims.get(self._run)
             if found is None or found.yields_to is not None or found.held not in (mine.held, held):
                 raise JournalRaceError(f"run {self._run}: what it holds has changed while it planned: look again")
-            return replace(found, num_records=command.num_records, held=held, ends_by_s=until_s)
+            taken = replace(found, num_records=command.num_records, held=held, ends_by_s=until_s)
+            return replace(taken, given_at_s=None, seen_at_s=self._clock.now_s())
 
         self._ground.claim_by(make)
         return answer
@@ -146,7 +148,7 @@ class RunArbiter:
     def _take(self, command: cmd.ChoosePlan, tree: TopologyTree, *, is_own: bool) -> Answer:
         """Plan on what nobody else holds or is promised, and hold it in the same step."""
         answers: list[ev.PlanChosen | ev.PlanRefused] = []
-        if self._ground.state().waiting and not is_own:
+        if not is_own:
             self._decider.decide(tree)
 
         def make(state: GroundState) -> Claim | None:
@@ -241,6 +243,7 @@ class RunArbiter:
             saves_every_s=self._saves_every_s(plan, command),
             yield_s=context.workload.launcher.grace_s + START_S,
             scope=self._ground.scope,
+            seen_at_s=self._clock.now_s(),
         )
 
     def _runs_for_s(self, plan: Plan, command: cmd.ChoosePlan) -> float | None:

@@ -24,6 +24,7 @@ from airflow_llmsched.control.arbiter_state import (
     GroundState,
     Led,
     QueueLease,
+    passed_over,
 )
 from airflow_llmsched.control.arbiter_turn import with_moves
 from airflow_llmsched.control.arbiter_view import SavedAt, queue_state, slots_of_slices
@@ -190,6 +191,8 @@ class Decider:
     def decide(self, tree: TopologyTree) -> GroundState:
         """Decide about all that wait, on ``tree`` as it is now, unless somebody else is about to. Returns the state.
 
+        Nobody waits for who is absent: he gets what is left, once he is there again.
+
         Raises ``StoreError``, ``DataError``.
         """
         with _LEAD:
@@ -201,7 +204,8 @@ class Decider:
 
     def _lead(self, state: GroundState) -> Led | None:
         now_s = self._clock.now_s()
-        if not state.waiting or state.is_led(now_s):
+        is_needed = bool(state.waiting or state.absent(now_s))
+        if not is_needed or state.is_led(now_s):
             return None
         return Led(lease=QueueLease(holder=self._holder, until_s=now_s + LEASE_S))
 
@@ -209,7 +213,9 @@ class Decider:
         if state.lease is None or state.lease.holder != self._holder:
             return None  # taken over, as its time had run out
         now_s = self._clock.now_s()
-        scope = self._ground.scope
+        scope, absent = self._ground.scope, state.absent(now_s)
+        state = passed_over(state, absent)
+        state = replace(state, claims={run: claim for run, claim in state.claims.items() if run not in absent})
         queue = queue_state(state, tree, self._rules, now_s=now_s, scope=scope)
         decision = self._decided(queue)
         if decision.preemptions:  # who is to go hangs on what would be lost
@@ -225,6 +231,7 @@ class Decider:
             waits=with_moves(decision),
             usage=queue.usage,
             scope=scope,
+            absent=absent,
         )
 
     def _decided(self, queue: QueueState) -> QueueDecision:

@@ -143,8 +143,10 @@ class SideArbiter:
             found = state.claims.get(self.key)
             if found is None or found.yields_to is not None or found.held not in (mine.held, slots_of(placement)):
                 raise JournalRaceError(f"{self.key}: what it holds has changed while it was placed: look again")
-            until_s = ends_by_s(self._about.runs_for_s, now_s=self._clock.now_s())
-            return replace(found, num_records=number, held=slots_of(placement), ends_by_s=until_s)
+            now_s = self._clock.now_s()
+            until_s = ends_by_s(self._about.runs_for_s, now_s=now_s)
+            taken = replace(found, num_records=number, held=slots_of(placement), ends_by_s=until_s)
+            return replace(taken, given_at_s=None, seen_at_s=now_s)
 
         self._ground.claim_by(make)
         return placement
@@ -152,7 +154,7 @@ class SideArbiter:
     def _take(self, fitting: Fitting, tree: TopologyTree, number: int, *, decides: bool) -> Placement:
         """Be placed on what nobody else holds or is promised, and hold it in the same step."""
         placed: list[Placement] = []
-        if decides and self._ground.state().waiting:
+        if decides:
             self._decider.decide(tree)
 
         def make(state: GroundState) -> Claim | None:
@@ -224,4 +226,5 @@ class SideArbiter:
             yield_s=about.yield_s,
             beside=about.run,
             scope=self._ground.scope,
+            seen_at_s=self._clock.now_s(),
         )

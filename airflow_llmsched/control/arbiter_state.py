@@ -30,6 +30,10 @@ REMEMBER_S = 7 * 86_400.0
 LEASE_S = 30.0
 """How long deciding may take: half a second for thousands of gangs, and a look at what those have saved that may go."""
 
+ABSENT_S = 1200.0
+"""Who waits comes back every five minutes at the latest (``control.planning``), and at once when it is its turn. One
+that has not for this long is gone, or cannot: its DAG run was deleted, or its DAG is paused."""
+
 LAUNCHES_PER_ROUND = 1_000
 ROUNDS_PER_GENERATION = 1_000
 
@@ -48,7 +52,8 @@ class Claim:
     is to be gone by ``yields_by_s``. ``scope`` is what its run's engine has of the cluster (``Ground.scope``). What it
     has rented, ``is_own``, is nobody else's, who could make it leave. One on slices holds their slots, which come to
     ``part_ratio`` of an accelerator. ``saves_every_s``: how far apart its checkpoints are expected to be, None: it is
-    not known, or there are none on the way.
+    not known, or there are none on the way. ``seen_at_s`` is when its run last came to claim; ``given_at_s`` when what
+    it holds was given to it, None once the run has taken it up: nothing is launched on it before.
     """
 
     gang: QueuedGang
@@ -71,6 +76,8 @@ class Claim:
     scope: str = ""
     is_own: bool = False
     part_ratio: float = 0.0
+    seen_at_s: float = 0.0
+    given_at_s: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -118,7 +125,8 @@ class GivenBack:
 class GroundState:
     """All claims to one cluster. ``undecided`` are those that wait and were not decided about since the last change.
 
-    Nobody claims anything of a ground that ``is_closed``: its nodes are shared out elsewhere.
+    Nobody claims anything of a ground that ``is_closed``: its nodes are shared out elsewhere. ``awake_since_s`` is
+    since when it has been decided without a long break.
     """
 
     claims: Mapping[RunKey, Claim] = field(default_factory=dict)
@@ -128,6 +136,7 @@ class GroundState:
     is_closed: bool = False
     usage: tuple[TeamUsage, ...] = ()
     decided_at_s: float = 0.0
+    awake_since_s: float = 0.0
 
     @property
     def held(self) -> Mapping[NodeId, frozenset[int]]:
@@ -146,6 +155,23 @@ class GroundState:
         One that is further away than it can be was taken by a clock that is wrong: nobody waits for it to come true.
         """
         return self.lease is not None and now_s < self.lease.until_s <= now_s + LEASE_S + CLOCK_SKEW_S
+
+    def absent(self, now_s: float) -> tuple[RunKey, ...]:
+        """Return who waits, or was given something, and has not come for it for so long that nobody waits for him.
+
+        After a long break, as of all of Airflow, they are given that time to come back.
+        """
+        return tuple(sorted(run for run, claim in self.claims.items() if self._is_absent(claim, now_s)))
+
+    def awake_from_s(self, now_s: float) -> float:
+        """Return since when it has been decided without a long break, if it is decided now."""
+        return now_s if now_s - self.decided_at_s > ABSENT_S / 2 else self.awake_since_s
+
+    def _is_absent(self, claim: Claim, now_s: float) -> bool:
+        came_s = claim.seen_at_s if claim.waits else claim.given_at_s
+        if not came_s:  # it has taken up what it holds; or an older version wrote it, which does not say
+            return False
+        return now_s - max(came_s, self.awake_from_s(now_s)) > ABSENT_S
 
     def may_claim(self, claim: Claim) -> bool:
         """Whether the claim's writer had read as much of the run's journal as anybody before."""
@@ -197,7 +223,8 @@ class Led:
 class Decided:
     """Waiting runs got slots, or a reason for waiting; runs that hold slots are to leave. ``holder`` decided it.
 
-    ``usage`` is what teams have used by ``at_s``, ``scope`` what of the cluster was looked at.
+    ``usage`` is what teams have used by ``at_s``, ``scope`` what of the cluster was looked at. Nobody waited for those
+    that are ``absent``.
     """
 
     holder: str
@@ -208,6 +235,7 @@ class Decided:
     waits: tuple[Waits, ...] = ()
     usage: tuple[TeamUsage, ...] = ()
     scope: str = ""
+    absent: tuple[RunKey, ...] = ()
     kind: Literal["decided"] = "decided"
 
 
@@ -235,6 +263,22 @@ def apply(state: GroundState, change: AnyChange) -> GroundState:
             after = _decided(state, change)
     _refuse_twice(after)
     return after
+
+
+def passed_over(state: GroundState, runs: Iterable[RunKey]) -> GroundState:
+    """Return the state with those who are absent waiting for nothing that is kept: they keep their place alone.
+
+    Raises ``DataError`` for one that has taken up what it holds: something of it may be alive there.
+    """
+    claims = dict(state.claims)
+    for run in runs:
+        claim = _known(claims, run)
+        if claim.held and claim.given_at_s is None:
+            raise DataError(f"run {run} lost what it holds while it may be there: restore the records from a backup")
+        nothing = replace(claim, held={}, part_ratio=0.0, started_s=0.0, ends_by_s=None, given_at_s=None)
+        claims[run] = replace(nothing, reserved=None, wait=None, yields_to=None, yields_by_s=None)
+        claims = _not_awaited(claims, run)
+    return replace(state, claims=claims)
 
 
 def sees(scope: str, claim: Claim) -> bool:
@@ -285,7 +329,7 @@ def _waiting(claims: Mapping[RunKey, Claim]) -> frozenset[RunKey]:
 
 
 def _decided(state: GroundState, change: Decided) -> GroundState:
-    claims = dict(state.claims)
+    claims = dict(passed_over(state, change.absent).claims)
     reserved = {each.gang: each for each in change.reservations}
     told = {each.gang: each for each in change.waits}
     for run, claim in claims.items():
@@ -298,6 +342,7 @@ def _decided(state: GroundState, change: Decided) -> GroundState:
             held=start.held,
             part_ratio=start.part_ratio,
             started_s=change.at_s,
+            given_at_s=change.at_s,
             ends_by_s=start.ends_by_s,
             reserved=None,
             wait=None,
@@ -307,7 +352,15 @@ def _decided(state: GroundState, change: Decided) -> GroundState:
         claim = _known(claims, order.gang)
         claims[order.gang] = replace(claim, yields_to=order.beneficiary, yields_by_s=order.leaves_by_s)
     undecided = frozenset(run for run in state.undecided if run in claims and not sees(change.scope, claims[run]))
-    return replace(state, claims=claims, lease=None, undecided=undecided, usage=change.usage, decided_at_s=change.at_s)
+    return replace(
+        state,
+        claims=claims,
+        lease=None,
+        undecided=undecided,
+        usage=change.usage,
+        decided_at_s=change.at_s,
+        awake_since_s=state.awake_from_s(change.at_s),
+    )
 
 
 def _not_awaited(claims: Mapping[RunKey, Claim], run: RunKey) -> dict[RunKey, Claim]:

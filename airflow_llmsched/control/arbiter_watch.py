@@ -20,15 +20,16 @@ def summons(state: GroundState, run: RunKey, *, has_gang: bool, now_s: float) ->
         return ""
     if not claim.waits:
         return "it is its turn"
-    if run in state.undecided and not state.is_led(now_s) and run in _first_of_each(state):
+    if run in state.undecided and not state.is_led(now_s) and run in _first_of_each(state, now_s):
         return "the queue has changed"
     return ""
 
 
-def _first_of_each(state: GroundState) -> set[RunKey]:
+def _first_of_each(state: GroundState, now_s: float) -> set[RunKey]:
     """Return of all claims that are undecided the one that has waited longest, for each part of a cluster's nodes."""
+    absent = state.absent(now_s)
     first: dict[str, RunKey] = {}
     for claim in state.waiting:
-        if claim.gang.key in state.undecided:
+        if claim.gang.key in state.undecided and claim.gang.key not in absent:
             first.setdefault(claim.scope, claim.gang.key)
     return set(first.values())

@@ -8,9 +8,10 @@ import pytest
 
 from airflow_llmsched.control import effects
 from airflow_llmsched.control.arbiter_ground import Decider
-from airflow_llmsched.control.arbiter_state import Claimed, GroundState, Led, QueueLease
+from airflow_llmsched.control.arbiter_state import ABSENT_S, Claimed, GroundState, Led, QueueLease
 from airflow_llmsched.control.context import Failed, Succeeded, Watch
 from airflow_llmsched.control.journal import Journal, JournalRaceError
+from airflow_llmsched.control.planning import MAX_CAPACITY_POLL_S
 from airflow_llmsched.control.run_state import RunPhase
 from airflow_llmsched.domain.decision import Migrate
 from airflow_llmsched.domain.identity import NodeId
@@ -495,3 +496,27 @@ def test_a_run_whose_records_were_deleted_says_why_it_cannot_claim(house: Shared
         house.store.delete(each.key)
     with pytest.raises(JournalRaceError, match="its records in the state root were deleted"):
         house.begin(tenant)
+
+
+def test_what_a_run_is_given_and_does_not_come_for_goes_to_others_until_it_comes(house: SharedHouse) -> None:
+    """Its DAG is paused, or its DAG run was deleted: nobody tells."""
+    holder = house.start("a", 8, num_steps=10_000)
+    house.until(lambda: trains(house, holder))
+    urgent = house.start("b", 8, priority="urgent")
+    outcome, urgent.outcome = urgent.outcome, None
+    house.until(lambda: house.claims().claims[urgent.key].held != {})
+    began_s = house.clock.now_s()
+    house.until(lambda: trains(house, holder))
+    assert ABSENT_S < house.clock.now_s() - began_s < ABSENT_S + MAX_CAPACITY_POLL_S + 10.0
+    urgent.outcome = outcome
+    house.until(lambda: trains(house, urgent))
+
+
+def test_nobody_leaves_for_a_run_that_no_longer_comes(house: SharedHouse) -> None:
+    house.start("a", 8, priority="urgent", num_steps=2_000)
+    gone = house.start("b", 8, priority="urgent")
+    waiting = house.start("c", 8, priority="low")
+    gone.outcome = None
+    house.until(lambda: trains(house, waiting), limit_s=5000.0)
+    assert house.claims().claims[gone.key].waits
+    assert "yield_ordered" not in kinds(house, waiting)

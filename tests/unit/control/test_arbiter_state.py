@@ -112,6 +112,7 @@ def test_nobody_leaves_for_a_run_that_is_gone_or_has_started_elsewhere(end: AnyC
             "n0:1, n0:2000 are held by two",
         ),
         ([decided(starts=(Start(gang=TWO, held={N0: (0,)}),))], "claims nothing"),
+        ([Claimed(claim=claim_of(ONE, held={N0: (0,)})), decided(absent=(ONE,))], "while it may be there"),
         (
             [Freed(run=ONE, num_records=5, remember_until_s=99.0), Claimed(claim=claim_of(ONE, num_records=4))],
             "given back",
@@ -155,3 +156,29 @@ def test_state_and_changes_come_back_as_they_were_written(num_records: int, held
         assert FORM.decode_change(FORM.encode_change(change, number=7), number=7, where="here") == change
     state = after(*changes)
     assert FORM.decode_state(FORM.encode_state(state, number=64), number=64, where="here") == state
+
+
+def test_who_does_not_come_for_long_is_absent_whether_he_waits_or_was_given_something() -> None:
+    waiting = replace(claim_of(ONE), seen_at_s=1_000.0)
+    given = replace(claim_of(TWO, held={N0: (0,)}), given_at_s=1_500.0)
+    claims = {ONE: waiting, TWO: given}
+    state = GroundState(claims=claims, decided_at_s=2_500.0, awake_since_s=900.0)
+    assert [state.absent(at_s) for at_s in (2_200.0, 2_201.0, 2_701.0)] == [(), (ONE,), (ONE, TWO)]
+    assert state.absent(9_000.0) == ()  # nobody was there for long: all are given the time to come back
+    older = {ONE: replace(waiting, seen_at_s=0.0), TWO: replace(given, given_at_s=None)}
+    assert replace(state, claims=older).absent(2_701.0) == ()
+
+
+def test_who_is_absent_keeps_his_place_and_nothing_else() -> None:
+    order = Preempt(gang=ONE, beneficiary=TWO, leaves_by_s=30.0, cost_accelerator_s=1.0)
+    promised = Reservation(gang=TWO, start_s=30.0, until_s=None, num_slots={N0: 1}, is_promised=True, is_claim=True)
+    state = after(
+        Claimed(claim=claim_of(ONE, held={N0: (0,)})),
+        Claimed(claim=claim_of(TWO)),
+        decided(preemptions=(order,), reservations=(promised,)),
+        decided(absent=(TWO,)),
+    )
+    assert state.claims[ONE].yields_to is None
+    assert state.claims[TWO] == claim_of(TWO)
+    state = after(Claimed(claim=claim_of(TWO)), decided(starts=(Start(gang=TWO, held={N0: (0,)}, ends_by_s=90.0),)))
+    assert states.apply(state, decided(absent=(TWO,))).claims[TWO] == claim_of(TWO)

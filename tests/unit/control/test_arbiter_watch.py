@@ -41,6 +41,14 @@ def test_of_those_that_wait_the_first_sees_to_a_change_that_nobody_has_decided_a
     assert summons(led, TWO, has_gang=False, now_s=9.0 - 3600.0) == "the queue has changed"
 
 
+def test_of_those_that_wait_one_that_does_not_come_sees_to_nothing() -> None:
+    gone = claim_of(TWO, since_s=1.0, seen_at_s=1.0)
+    state = state_of(claim_of(ONE, since_s=2.0, seen_at_s=2_000.0), gone, undecided=frozenset({ONE, TWO}))
+    state = replace(state, decided_at_s=2_000.0)
+    assert summons(state, ONE, has_gang=False, now_s=1_000.0) == ""
+    assert summons(state, ONE, has_gang=False, now_s=2_002.0) == "the queue has changed"
+
+
 def test_a_run_that_claims_nothing_is_not_called_for() -> None:
     assert summons(state_of(claim_of(TWO), undecided=frozenset({ONE, TWO})), ONE, has_gang=False, now_s=5.0) == ""
     assert summons(GroundState(), ONE, has_gang=True, now_s=5.0) == ""
