@@ -11,7 +11,7 @@ from airflow_llmsched.control.arbiter_state import Claim, GroundState, Slots, he
 from airflow_llmsched.control.planning import with_all_free
 from airflow_llmsched.domain.fleet import FLEET, cluster_of
 from airflow_llmsched.domain.identity import NodeId, RunKey
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
@@ -28,7 +28,7 @@ from airflow_llmsched.domain.queue import (
 from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, QueueRules, QueueWish
 from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
-from airflow_llmsched.domain.workload import RankGroup, WorkloadSpec
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.queue.usage import accrued
 

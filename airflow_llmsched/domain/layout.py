@@ -1,4 +1,4 @@
-"""How a model is split over ranks."""
+"""How a model is split over ranks, and how near the ranks of a group are to be to one another."""
 
 from __future__ import annotations
 
@@ -130,3 +130,23 @@ class ParallelLayout:
         """What is computed again, in short: parts of layers by name, as plans may differ in nothing else."""
         parts = "+".join(part.value for part in self.recompute_modules)
         return f"recompute={parts or self.recompute.value}"
+
+
+class RankGroup(StrEnum):
+    """Sets of ranks that a placement wish can speak of."""
+
+    GANG = "gang"
+    TP = "tp"
+    PP = "pp"
+    CP = "cp"
+    EP = "ep"
+    DP = "dp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementWish:
+    """Keep each ``group`` inside one domain of ``level``. Required is a rule, preferred a cost."""
+
+    group: RankGroup
+    level: str
+    required: bool

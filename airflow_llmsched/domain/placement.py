@@ -8,10 +8,10 @@ from typing import Literal
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish
 from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import ObjectiveWeights, PlacementWish, WorkloadSpec
+from airflow_llmsched.domain.workload import ObjectiveWeights, WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_llmsched.domain.hardware import Transport
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import Placement
-from airflow_llmsched.domain.workload import RankGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.launcher import Launcher
-from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, PlacementWish, Recompute
 from airflow_llmsched.domain.queue import SliceAsk
 from airflow_llmsched.domain.queue_rules import QueueWish
 from airflow_llmsched.domain.roles import RoleSpec
@@ -337,26 +337,6 @@ class ParallelismWish:
     offload: Offload | None = None
     shard_size: int | None = None
     may_offload: bool = False
-
-
-class RankGroup(StrEnum):
-    """Sets of ranks that a placement wish can speak of."""
-
-    GANG = "gang"
-    TP = "tp"
-    PP = "pp"
-    CP = "cp"
-    EP = "ep"
-    DP = "dp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementWish:
-    """Keep each ``group`` inside one domain of ``level``. Required is a rule, preferred a cost."""
-
-    group: RankGroup
-    level: str
-    required: bool
 
 
 class CapacityType(StrEnum):

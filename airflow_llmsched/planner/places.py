@@ -13,10 +13,10 @@ import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, Placed, Placement, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup, WorkloadSpec
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.calibration import Calibration

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_llmsched.domain.hardware import Fabric, NodeShape
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.plan import GroupSpan
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.perf.placed_machine import NODE, Ground, PlacedMachine
 from airflow_llmsched.planner.placement.wishes import stride_and_size
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish
 from airflow_llmsched.planner.factored import factor
 from airflow_llmsched.planner.layout_table import IntArray, LayoutTable
 from airflow_llmsched.planner.placement.wishes import stride_and_size

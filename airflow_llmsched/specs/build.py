@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.queue import SliceAsk, SliceKind
 from airflow_llmsched.domain.queue_rules import QueueWish
 from airflow_llmsched.domain.roles import RoleSpec
@@ -23,9 +24,7 @@ from airflow_llmsched.domain.workload import (
     ObjectiveWeights,
     OptimizerSpec,
     ParallelismWish,
-    PlacementWish,
     PrecisionSpec,
-    RankGroup,
     RetrySpec,
     TrafficDemand,
     WorkloadSpec,

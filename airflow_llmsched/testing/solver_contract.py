@@ -17,10 +17,9 @@ from itertools import permutations, product
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.ports import PlacementSolver
 
 Takes = Mapping[NodeId, int]

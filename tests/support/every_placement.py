@@ -9,10 +9,10 @@ from itertools import permutations
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import ObjectiveWeights, PlacementWish, RankGroup
+from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.front import Front, objectives
 from airflow_llmsched.planner.placement.rank_map import map_ranks

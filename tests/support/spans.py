@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_llmsched.domain.hardware import Transport
+from airflow_llmsched.domain.layout import RankGroup
 from airflow_llmsched.domain.plan import GroupSpan
-from airflow_llmsched.domain.workload import RankGroup
 
 
 def span(group: RankGroup, *, level: str | None) -> GroupSpan:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_llmsched.domain.workload import RankGroup
+from airflow_llmsched.domain.layout import RankGroup
 from airflow_llmsched.planner.export.gaps import Gap
 from airflow_llmsched.planner.export.planned import PlannedRun
 from airflow_llmsched.planner.placement.wishes import stride_and_size

@@ -12,8 +12,8 @@ from enum import StrEnum
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import RankGroup, WorkloadSpec
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.layout_table import IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import Link, Span
 from airflow_llmsched.planner.perf.demands import demand_step_terms

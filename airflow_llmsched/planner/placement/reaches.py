@@ -17,8 +17,8 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
+from airflow_llmsched.domain.layout import RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.score import Scorer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from airflow_llmsched.domain.layout import PlacementWish
 from airflow_llmsched.domain.placement import NotPlaced, PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish
 from airflow_llmsched.planner.placement.feasible import NodeTable, largest_gang, refusal_reasons
 
 

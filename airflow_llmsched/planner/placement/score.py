@@ -27,8 +27,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, Placement, PlacementProblem
-from airflow_llmsched.domain.workload import ObjectiveWeights, RankGroup
+from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 from airflow_llmsched.planner.perf.network_levels import joined_depth
 from airflow_llmsched.planner.placement.feasible import NodeTable

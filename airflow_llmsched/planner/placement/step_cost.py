@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.evaluate import step_seconds, total_s
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.collectives import Link, Span

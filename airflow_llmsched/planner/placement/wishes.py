@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.feasible import NodeTable
 

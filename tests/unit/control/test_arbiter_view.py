@@ -18,13 +18,12 @@ from airflow_llmsched.control.arbiter_view import (
     used,
 )
 from airflow_llmsched.domain.identity import NodeId, RunKey
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import HelperSlot, Placement
 from airflow_llmsched.domain.queue import QueuedGang, Reservation, SliceAsk, SlicedSlot, SliceHold, SliceKind, TeamUsage
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from tests.support.shared_house import racks
 from tests.support.sim_house import plan_of, workload_of
 

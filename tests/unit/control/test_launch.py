@@ -16,9 +16,9 @@ from airflow_llmsched.control.places import CheckpointPlaces
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.gang import Closeness, GangRole, GangSpec
 from airflow_llmsched.domain.identity import AttemptKey, RunOrigin
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.plan import LaunchSetting, Plan
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from tests.support.sim_house import ROOT, RUN, SimHouse, plan_of
 
 KEY = AttemptKey(run=RUN, generation=2, attempt=3)

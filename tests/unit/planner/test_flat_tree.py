@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.planner.flat_tree import flat_tree
 from airflow_llmsched.planner.perf.hardware import node_shape
 from tests.support.fleets import local_workload

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import Placed, Placement, PlacementProblem
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
-from airflow_llmsched.domain.workload import ParallelismWish, PlacementWish, RankGroup
+from airflow_llmsched.domain.workload import ParallelismWish
 from airflow_llmsched.planner.perf.hardware import node_shape, node_shapes
 from airflow_llmsched.planner.placed_again import placed_again
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver

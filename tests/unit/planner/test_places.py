@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver

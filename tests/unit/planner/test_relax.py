@@ -7,16 +7,10 @@ import re
 import pytest
 
 from airflow_llmsched.domain.hardware import NumberFormat
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import (
-    CapacityWish,
-    ParallelismWish,
-    PlacementWish,
-    PrecisionSpec,
-    RankGroup,
-    WorkloadSpec,
-)
+from airflow_llmsched.domain.workload import CapacityWish, ParallelismWish, PrecisionSpec, WorkloadSpec
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.relax import Obstacles, relaxation

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_llmsched.codec import from_json, to_json
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import Offload
+from airflow_llmsched.domain.layout import Offload, PlacementWish, RankGroup
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
@@ -20,8 +20,6 @@ from airflow_llmsched.domain.workload import (
     MemoryDemand,
     ObjectiveWeights,
     ParallelismWish,
-    PlacementWish,
-    RankGroup,
     WorkloadSpec,
 )
 from airflow_llmsched.errors import SpecError

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.hardware import Transport
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner import wished_places
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.launcher import Launcher
-from airflow_llmsched.domain.layout import Offload, PipelineSchedule, Recompute
+from airflow_llmsched.domain.layout import Offload, PipelineSchedule, PlacementWish, RankGroup, Recompute
 from airflow_llmsched.domain.queue_rules import QueueWish
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.workload import (
@@ -25,9 +25,7 @@ from airflow_llmsched.domain.workload import (
     OptimizerKind,
     OptimizerSpec,
     ParallelismWish,
-    PlacementWish,
     PrecisionSpec,
-    RankGroup,
     RetrySpec,
     TrafficDemand,
     TrainingStage,

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner.export.cells import Cell, cells_of, is_uneven
 from airflow_llmsched.planner.export.gaps import found_gaps
 from airflow_llmsched.planner.export.planned import PlannedRun

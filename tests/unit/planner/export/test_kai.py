@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import yaml
 
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner.export import kai
 from airflow_llmsched.planner.export.cells import Cell, Cells
 from airflow_llmsched.planner.export.gaps import found_gaps

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner.export import pod_groups
 from airflow_llmsched.planner.export.cells import Cell, Cells
 from airflow_llmsched.planner.export.gaps import found_gaps

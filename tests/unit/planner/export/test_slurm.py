@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner.export import slurm
 from airflow_llmsched.planner.export.gaps import found_gaps
 from tests.support.spans import span

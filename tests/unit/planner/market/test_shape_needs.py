@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.workload import (
     BatchPhase,
     BudgetSpec,
     CapacityWish,
     ModelShape,
     NumberFormat,
-    PlacementWish,
     PrecisionSpec,
-    RankGroup,
     WorkloadSpec,
 )
 from airflow_llmsched.planner.market.shape_needs import MAX_COUNTS, plan_shape

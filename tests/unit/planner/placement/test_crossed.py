@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.crossed import cheapest_crossed, is_small
 from airflow_llmsched.planner.placement.fleet import FleetSolver
 from airflow_llmsched.planner.placement.score import Scorer

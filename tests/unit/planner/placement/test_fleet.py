@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, Placed, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.placement import fleet as fleet_module
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver

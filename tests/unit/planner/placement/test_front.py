@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, PlacementProblem
-from airflow_llmsched.domain.workload import ObjectiveWeights, PlacementWish, RankGroup
+from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.placement.front import Front, placement_front
 from tests.support.every_placement import costs_of, front_by_trying_all, small_problem

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.kept import with_groups_kept
 from airflow_llmsched.planner.placement.rank_map import map_ranks

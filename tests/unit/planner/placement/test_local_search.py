@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.cheapest import Shares
 from airflow_llmsched.planner.placement.local_search import improve, num_changes
 from airflow_llmsched.planner.placement.score import Scorer

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.reaches import Numbering, Reach, Reaches, room_for
 from airflow_llmsched.planner.placement.score import Scorer

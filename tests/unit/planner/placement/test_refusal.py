@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NotPlaced, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.refusal import refuse, refuse_wishes
 from tests.support.fleets import fleet, gang, node, tree_of

@@ -5,9 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.fill import best_fit
 from airflow_llmsched.planner.placement.regimes import Regime, extents_in, loosest, orders, regimes, rooms

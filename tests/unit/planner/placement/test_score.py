@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import NodeCosts, Placement, PlacementProblem, RankSlot
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import ObjectiveWeights, PlacementWish, RankGroup
+from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.placement.score import NETWORK_RATIO, Exchange, Score, Scorer
 from tests.support.fleets import fleet, node, tree_of, workload

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
-from airflow_llmsched.domain.workload import PlacementWish, RankGroup
 from airflow_llmsched.planner.evaluate import step_seconds, total_s
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
-from airflow_llmsched.domain.workload import RankGroup
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, group_of_rank_R, num_split_groups
 from tests.support.fleets import fleet
