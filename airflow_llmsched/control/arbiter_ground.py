@@ -185,7 +185,8 @@ class Decider:
         self._rules = rules
         self._clock = clock
         self._saved_at = saved_at
-        self._place = place or placing_by(BestFitSolver())
+        # Without time to look for better places: the lease is for all that wait.
+        self._place = place or placing_by(BestFitSolver(), time_limit_s=0.0)
         self._holder = holder or uuid.uuid4().hex
 
     def decide(self, tree: TopologyTree) -> GroundState:

@@ -11,7 +11,7 @@ from airflow_llmsched.control.arbiter_state import Claim, GroundState, Slots, he
 from airflow_llmsched.control.planning import with_all_free
 from airflow_llmsched.domain.fleet import FLEET, cluster_of
 from airflow_llmsched.domain.identity import NodeId, RunKey
-from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
@@ -30,6 +30,7 @@ from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
+from airflow_llmsched.planner.placement.wishes import stride_and_size
 from airflow_llmsched.planner.queue.usage import accrued
 
 SavedAt = Callable[[RunKey], float | None]
@@ -66,13 +67,12 @@ def asked_gang(
 ) -> QueuedGang:
     """Return what a run asks of the queue: as many accelerators as ``plan`` has, on nodes of its shape.
 
-    Accelerators of helpers are asked for like those of ranks.
+    Accelerators of helpers are asked for like those of ranks, but beside them where levels are required of groups.
     """
-    layout = plan.layout
     num_slots = sum(len(plan.placement.held_on(node)) for node in plan.placement.nodes)
-    if num_slots != layout.world_size:
-        group = layout.tp if num_slots % layout.tp == 0 else 1
-        layout = ParallelLayout(dp=num_slots // group, tp=group)
+    kept = _kept_groups(plan.layout, workload, tree)
+    group = plan.layout.tp if num_slots % plan.layout.tp == 0 else 1
+    layout = _degrees(plan.layout) if kept else ParallelLayout(dp=num_slots // group, tp=group)
     levels = {wish.required: wish.level for wish in workload.placement if wish.group is RankGroup.GANG}
     others = {node.id for node in tree.nodes if node.shape != plan.node_shape}
     wish = workload.queue or QueueWish()
@@ -80,10 +80,36 @@ def asked_gang(
         key=run,
         team=wish.team,
         priority_class=wish.priority,
-        layout=ParallelLayout(dp=layout.world_size // layout.tp, tp=layout.tp),
+        layout=layout,
         required_level=levels.get(True),
         preferred_level=levels.get(False),
+        group_levels=kept,
         excluded=frozenset(excluded) | others,
+        num_helper_slots=num_slots - layout.world_size,
+    )
+
+
+def _degrees(layout: ParallelLayout) -> ParallelLayout:
+    """Return a layout with nothing but what says which ranks form groups."""
+    return ParallelLayout(
+        dp=layout.dp, tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep, expert_tp=layout.expert_tp
+    )
+
+
+def _kept_groups(layout: ParallelLayout, workload: WorkloadSpec, tree: TopologyTree) -> tuple[PlacementWish, ...]:
+    """Return the levels required of groups that have more than one rank, but for those that tensor groups keep anyhow.
+
+    Most specs name none but these, and the queue is quicker about gangs without any.
+    """
+    levels = (*tree.levels, NODE_LEVEL)
+    around = levels[: levels.index(tree.scale_up_level or NODE_LEVEL) + 1]
+    return tuple(
+        wish
+        for wish in workload.placement
+        if wish.required
+        and wish.group is not RankGroup.GANG
+        and stride_and_size(layout, wish.group)[1] > 1
+        and not (wish.group is RankGroup.TP and wish.level in around)
     )
 
 
@@ -107,11 +133,11 @@ def queue_state(
     what they are promised is kept, and what they hold is theirs until they make room. What a run has rented is no part
     of the queue.
     """
-    levels = {None, NODE_LEVEL, *tree.levels}
+    levels = {NODE_LEVEL, *tree.levels}
     classes = {each.name for each in rules.classes}
     claims = [_known(claim, classes) for claim in state.claims.values()]
     seen = [each for each in claims if sees(scope, each)]
-    waiting = [_within(each, tree, scope) for each in seen if each.waits and each.gang.required_level in levels]
+    waiting = [_within(each, tree, scope) for each in seen if each.waits and levels.issuperset(each.gang.levels)]
     others = [each for each in claims if each.is_own or not sees(scope, each)]
     on_slices = [each for each in claims if each.gang.slices is not None]
     whole = held_by(each for each in claims if each.gang.slices is None)

@@ -9,7 +9,7 @@ from enum import StrEnum, auto
 from typing import Literal
 
 from airflow_llmsched.domain.identity import NodeId, RunKey
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish
 from airflow_llmsched.domain.topology import TopologyTree
 
 
@@ -132,6 +132,8 @@ class QueuedGang:
     """One gang as the queue knows it, waiting or running: all of its ranks get their slots, or none does.
 
     ``num_helper_slots`` are accelerators of its other roles. A gang that asks for ``slices`` has one rank.
+    ``group_levels`` are the levels that are required of its groups; only then do the degrees of ``layout`` matter
+    beside ``tp`` and the number of ranks.
     ``host_bytes`` and ``network_bytes_per_s`` are of the whole gang.
     """
 
@@ -141,6 +143,7 @@ class QueuedGang:
     layout: ParallelLayout = field(default_factory=lambda: ParallelLayout(dp=1))
     required_level: str | None = None
     preferred_level: str | None = None
+    group_levels: tuple[PlacementWish, ...] = ()
     excluded: frozenset[NodeId] = frozenset()
     num_helper_slots: int = 0
     host_bytes: float = 0.0
@@ -151,6 +154,12 @@ class QueuedGang:
     def num_slots(self) -> int:
         """Whole accelerators that the gang needs."""
         return 0 if self.slices else self.layout.world_size + self.num_helper_slots
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Levels that are required of the gang and of its groups."""
+        own = () if self.required_level is None else (self.required_level,)
+        return (*own, *(each.level for each in self.group_levels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

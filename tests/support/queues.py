@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from airflow_llmsched.domain.identity import NodeId, RunKey
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.queue import (
     Limits,
     PriorityClass,
@@ -20,6 +21,7 @@ from airflow_llmsched.domain.queue import (
 from airflow_llmsched.domain.queue_decision import QueueDecision, WaitReason
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
+from airflow_llmsched.planner.placement.wishes import stride_and_size
 from airflow_llmsched.planner.queue.decide import decide, placing_by
 
 CLASSES = (
@@ -53,6 +55,23 @@ def gang(key: str, size: int = 4, *, tp: int = 1, team: str = "red", cls: str = 
     return QueuedGang(
         key=RunKey(key), team=team, priority_class=cls, layout=ParallelLayout(dp=size // tp, tp=tp), **others
     )
+
+
+def drawn_groups(rng: random.Random, key: str, **others: Any) -> QueuedGang:
+    """Return a gang of up to 32 ranks whose groups must stay inside racks, blocks or nodes."""
+    while True:
+        layout = ParallelLayout(
+            dp=rng.randint(1, 4), tp=rng.choice([1, 1, 2]), pp=rng.choice([1, 2, 3]), cp=rng.choice([1, 1, 2])
+        )
+        groups = [each for each in RankGroup if each is not RankGroup.GANG and stride_and_size(layout, each)[1] > 1]
+        if groups:
+            break
+    wishes = tuple(
+        PlacementWish(group=each, level=rng.choice(["rack", "rack", "block", "node"]), required=True)
+        for each in rng.sample(groups, rng.randint(1, min(2, len(groups))))
+    )
+    asked = gang(key, group_levels=wishes, num_helper_slots=rng.choice([0, 0, 1]), **others)
+    return replace(asked, layout=layout)
 
 
 def waits(asked: QueuedGang, *, since: float = 0.0, runs: float | None = 100.0, **others: Any) -> WaitingGang:

@@ -33,8 +33,12 @@ _Ways = dict[tuple[int, ...], list[_Way]]
 
 def is_small(table: NodeTable, layout: ParallelLayout) -> bool:
     """Whether pipelines can be shared out on all nodes of a table in a moment."""
-    num_nodes = int(np.count_nonzero(table.capacity_N))
-    return num_nodes <= MAX_NODES and (layout.dp + 1) ** layout.pp <= MAX_STATES
+    return int(np.count_nonzero(table.capacity_N)) <= MAX_NODES and is_small_gang(layout)
+
+
+def is_small_gang(layout: ParallelLayout) -> bool:
+    """Whether there are replicas and pipelines, and few enough of them to be shared out in a moment."""
+    return min(layout.pp, layout.dp) > 1 and (layout.dp + 1) ** layout.pp <= MAX_STATES
 
 
 def cheapest_crossed(scorer: Scorer, problem: PlacementProblem) -> Iterator[tuple[Share, ...]]:
@@ -43,7 +47,7 @@ def cheapest_crossed(scorer: Scorer, problem: PlacementProblem) -> Iterator[tupl
     None where the gang or the fleet is not small, or there are no pipelines or no replicas.
     """
     layout = problem.layout
-    if min(layout.pp, layout.dp) == 1 or not is_small(scorer.table, layout):
+    if not is_small(scorer.table, layout):
         return
     sums, domain_LN = scorer.sums, scorer.table.domain_LN
     crossing = Crossing(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 
 import numpy as np
 
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import ParallelLayout, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.feasible import NodeTable
@@ -74,15 +74,21 @@ class Regime:
 
 
 def regimes(problem: PlacementProblem, table: NodeTable, groups: Sequence[Groups]) -> Iterator[Regime]:
-    """Yield the ways that a fleet has room for and that keep what is required, each once, the loosest first."""
+    """Yield the ways that a fleet has room for and that keep what is required, each once, the loosest first.
+
+    Where pipelines must stay together, smaller equal shares of nodes count as well, each in its loosest way.
+    """
+    largest, keeps_pipelines = int(table.capacity_N.max(initial=0)), _keeps_pipelines(problem)
     for order in orders(problem.layout):
         extents = extents_in(order, groups)
         wished = _required(problem, table, order)
         if wished is None:
             continue
-        for on_node in _node_shares(order, table):
-            base = [math.lcm(each, on_node or 1) for each in wished]
-            yield from _of_order(table, order, base, extents=extents, max_on_node=on_node)
+        for number, on_node in enumerate(_node_shares(order, largest)):
+            if number == 0 or keeps_pipelines:
+                base = [math.lcm(each, on_node or 1) for each in wished]
+                ways = _of_order(table, order, base, extents=extents, max_on_node=on_node)
+                yield from islice(ways, 1) if number else ways
 
 
 def loosest(problem: PlacementProblem, table: NodeTable) -> Regime | None:
@@ -90,6 +96,20 @@ def loosest(problem: PlacementProblem, table: NodeTable) -> Regime | None:
     usual = next(orders(problem.layout))
     wished = _required(problem, table, usual)
     return None if wished is None else Regime(order=usual, multiples=tuple(wished), depths=())
+
+
+def loosest_ways(problem: PlacementProblem, table: NodeTable, *, largest: int) -> Iterator[Regime]:
+    """Yield what rules ask for and no more, in each order that they leave open, for nodes of up to ``largest`` slots.
+
+    One of :func:`regimes` has room if and only if one of these has.
+    """
+    for order in orders(problem.layout):
+        wished = _required(problem, table, order)
+        if wished is None or not (order.is_usual or _keeps_pipelines(problem)):
+            continue
+        for on_node in _node_shares(order, largest):
+            multiples = tuple(math.lcm(each, on_node or 1) for each in wished)
+            yield Regime(order=order, multiples=multiples, depths=(), max_on_node=on_node)
 
 
 def orders(layout: ParallelLayout) -> Iterator[Order]:
@@ -113,24 +133,44 @@ def extents_in(order: Order, groups: Sequence[Groups]) -> tuple[int, ...]:
 
 def rooms(table: NodeTable, multiples: Sequence[int], *, max_on_node: int | None = None) -> list[IntArray]:
     """Return the ranks that each domain could take under multiples, by depth; nodes last."""
-    last = len(multiples) - 1
-    capacity_N = table.capacity_N if max_on_node is None else np.minimum(table.capacity_N, max_on_node)
-    room_D = np.bincount(table.domain_LN[last], weights=capacity_N // multiples[last] * multiples[last])
-    found = [room_D.astype(np.int64)]
-    for depth in reversed(range(last)):
-        room_D = np.bincount(table.outer_LD[depth + 1], weights=found[0])
-        found.insert(0, room_D.astype(np.int64) // multiples[depth] * multiples[depth])
+    return rooms_in(table.capacity_N, table.domain_LN, table.first_LD, multiples, max_on_node=max_on_node)
+
+
+def rooms_in(
+    free_N: IntArray,
+    domain_LN: IntArray,
+    first_LD: Sequence[IntArray],
+    multiples: Sequence[int],
+    *,
+    max_on_node: int | None = None,
+) -> list[IntArray]:
+    """Return what domains could take of free slots, by depth, along the last axis: there may be others before it.
+
+    Nodes are in path order; ``domain_LN`` counts their domains on and ``first_LD`` says where these begin.
+    """
+    capacity_N = free_N if max_on_node is None else np.minimum(free_N, max_on_node)
+    inner_D, found = first_LD[-1], list[IntArray]()
+    room_D = capacity_N // multiples[-1] * multiples[-1]
+    for depth in reversed(range(len(multiples))):
+        if len(inner_D) < room_D.shape[-1]:  # else each has one inner domain
+            room_D = np.add.reduceat(room_D, inner_D, axis=-1)
+        room_D = room_D // multiples[depth] * multiples[depth]
+        found.insert(0, room_D)
+        if depth:
+            inner_D = domain_LN[depth, first_LD[depth - 1]] - domain_LN[depth, :1]
     return found
 
 
-def _node_shares(order: Order, table: NodeTable) -> Iterator[int | None]:
-    """Yield how many ranks each node takes where they would not all be in a row otherwise."""
+def _keeps_pipelines(problem: PlacementProblem) -> bool:
+    return problem.layout.pp > 1 and any(wish.required and wish.group is RankGroup.PP for wish in problem.wishes)
+
+
+def _node_shares(order: Order, largest: int) -> Iterator[int | None]:
+    """Yield how many ranks each node takes where they would not all be in a row otherwise, the most first."""
     if order.is_usual:
         yield None
         return
-    largest = int(table.capacity_N.max(initial=0))
-    fitting = [each for each in range(1, largest + 1) if order.chunk % each == 0]
-    yield from fitting[-1:]
+    yield from (each for each in range(largest, 0, -1) if order.chunk % each == 0)
 
 
 def _of_order(

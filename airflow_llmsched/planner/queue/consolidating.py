@@ -51,7 +51,9 @@ def propose_moves(desk: Desk, waiting: WaitingGang, *, start_s: float | None) ->
 
 
 def _is_movable(desk: Desk, running: RunningGang) -> bool:
-    return running.next_save_s is not None and running.slices is None and running.gang.key not in desk.leaving
+    if running.next_save_s is None or running.slices is not None or running.gang.key in desk.leaving:
+        return False
+    return set(running.gang.levels) <= set(desk.room.levels)  # nobody knows where else one would fit that has others
 
 
 def _candidate(desk: Desk, running: RunningGang) -> Candidate:

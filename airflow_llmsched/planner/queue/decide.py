@@ -30,9 +30,15 @@ from airflow_llmsched.planner.queue.usage import asked_Q
 from airflow_llmsched.ports import PlacementSolver
 
 Place = Callable[[QueuedGang, TopologyTree], Placed | NotPlaced]
-"""Places a gang in a tree that holds one domain, and of that only what the gang may have."""
+"""Places a gang in a tree that holds one domain, and of that only what the gang may have.
+
+Accelerators of helpers may be left out of the answer: the gang then gets any beside it.
+"""
+
+_Held = dict[NodeId, tuple[int, ...]]
 
 _QUOTA = frozenset({WaitReason.TEAM_QUOTA, WaitReason.COHORT_QUOTA})
+_ROOM = frozenset({WaitReason.CAPACITY, WaitReason.FRAGMENTED, WaitReason.PROMISED})
 _HOPELESS = frozenset({WaitReason.OVER_QUOTA, WaitReason.NEVER_FITS})
 
 MAX_QUOTA_LOOKS = 8
@@ -40,7 +46,7 @@ MAX_QUOTA_LOOKS = 8
 
 
 def placing_by(solver: PlacementSolver, *, time_limit_s: float = 5.0, seed: int = 0) -> Place:
-    """Return how gangs without helpers are placed by a solver."""
+    """Return how the ranks of gangs are placed by a solver."""
 
     def place(gang: QueuedGang, tree: TopologyTree) -> Placed | NotPlaced:
         problem = PlacementProblem(
@@ -49,6 +55,7 @@ def placing_by(solver: PlacementSolver, *, time_limit_s: float = 5.0, seed: int 
             required_level=gang.required_level,
             preferred_level=gang.preferred_level,
             excluded=gang.excluded,
+            wishes=gang.group_levels,
         )
         return solver.place(problem, time_limit_s=time_limit_s, seed=seed)
 
@@ -118,14 +125,14 @@ def _serve(desk: Desk, waiting: WaitingGang, place: Place, outcome: _Outcome) ->
         outcome.waits.append(_Wait(waiting=waiting, reason=never))
         return
     reason = desk.obstacle(waiting)
-    if reason is None and outcome.is_blocked and not desk.state.policy.may_backfill:
-        reason = WaitReason.IN_ORDER
-    if reason is None:
-        placement = _find_place(desk, waiting, place)
+    may_pass = desk.state.policy.may_backfill or not outcome.is_blocked
+    if may_pass and (reason is None or reason in _ROOM):
+        placement = _find_place(desk, waiting, place, is_room=reason is None)
         if placement is not None:
-            outcome.starts.append(_start(desk, waiting, placement, is_backfill=outcome.is_blocked))
+            outcome.starts.append(_start(desk, waiting, *placement, is_backfill=outcome.is_blocked))
             return
-        reason = WaitReason.NO_PLACE
+    if reason is None:
+        reason = WaitReason.NO_PLACE if may_pass else WaitReason.IN_ORDER
     wait = _Wait(waiting=waiting, reason=reason)
     outcome.waits.append(wait)
     if reason not in (WaitReason.NO_PLACE, WaitReason.IN_ORDER):
@@ -180,21 +187,43 @@ def _earliest(desk: Desk, waiting: WaitingGang) -> Span | None:
     return desk.span(gang, share, asked_Q(gang), start_s=start_s, end_s=start_s + runs_for_s(waiting))
 
 
-def _find_place(desk: Desk, waiting: WaitingGang, place: Place) -> Placement | None:
-    """Ask for a place in the smallest domain that has room, then in larger ones."""
+def _find_place(desk: Desk, waiting: WaitingGang, place: Place, *, is_room: bool) -> tuple[Placement, _Held] | None:
+    """Ask for a place in the smallest domain that has room, then in larger ones. Return it with all that is held.
+
+    Where there is no room as far as the queue can tell (``is_room``), a solver may still know a way for some gangs.
+    """
     gang = waiting.gang
+    unsure = None if is_room else desk.unsure_of(waiting)
+    if not is_room and unsure is None:
+        return None
     left_N = desk.timeline.window(desk.timeline.num_before(desk.until_s(waiting))).free_N
-    for nodes in desk.room.domains(left_N, gang):
+    for nodes in desk.room.domains(left_N, gang if is_room else desk.as_solvers_may(gang)):
+        if unsure is not None and not unsure.may_have_others(left_N[nodes]):
+            continue
         offered = {node: tuple(sorted(desk.free[node])[: int(left_N[node])]) for node in nodes.tolist()}
         result = place(gang, desk.room.tree_for(nodes, offered))
         if isinstance(result, Placed):
-            _check(desk, gang, result.placement, offered)
-            return result.placement
+            held = _with_helpers(desk, gang, held_by_node(result.placement), offered)
+            _check(desk, gang, held, offered)
+            return result.placement, held
     return None
 
 
-def _check(desk: Desk, gang: QueuedGang, placement: Placement, offered: dict[int, tuple[int, ...]]) -> None:
-    held = held_by_node(placement)
+def _with_helpers(desk: Desk, gang: QueuedGang, held: _Held, offered: dict[int, tuple[int, ...]]) -> _Held:
+    """Return what a gang holds with what its helpers need, where the placement is of its ranks alone."""
+    lacking, found = gang.num_slots - sum(map(len, held.values())), dict(held)
+    if not lacking or lacking != gang.num_helper_slots:
+        return held
+    by_name = {desk.room.nodes[node].id: slots for node, slots in offered.items()}
+    for node in dict.fromkeys((*held, *by_name)):
+        taken = [slot for slot in by_name.get(node, ()) if slot not in held.get(node, ())][:lacking]
+        lacking -= len(taken)
+        if taken:
+            found[node] = (*found.get(node, ()), *taken)
+    return found
+
+
+def _check(desk: Desk, gang: QueuedGang, held: _Held, offered: dict[int, tuple[int, ...]]) -> None:
     is_offered = all(
         set(slots) <= set(offered.get(desk.room.position.get(node, -1), ())) for node, slots in held.items()
     )
@@ -203,7 +232,7 @@ def _check(desk: Desk, gang: QueuedGang, placement: Placement, offered: dict[int
         raise InternalError(f"gang {gang.key} needs {gang.num_slots} slots of those it was offered, and got {held}")
 
 
-def held_by_node(placement: Placement) -> dict[NodeId, tuple[int, ...]]:
+def held_by_node(placement: Placement) -> _Held:
     """Return the accelerators that a gang holds by node, in one pass: a gang may be on thousands of nodes."""
     held: dict[NodeId, list[int]] = {}
     for slot in placement.slots:
@@ -213,8 +242,7 @@ def held_by_node(placement: Placement) -> dict[NodeId, tuple[int, ...]]:
     return {node: tuple(slots) for node, slots in held.items() if slots}
 
 
-def _start(desk: Desk, waiting: WaitingGang, placement: Placement, *, is_backfill: bool) -> Start:
-    held = held_by_node(placement)
+def _start(desk: Desk, waiting: WaitingGang, placement: Placement, held: _Held, *, is_backfill: bool) -> Start:
     share = desk.room.share_of({node: len(slots) for node, slots in held.items()})
     _begin(desk, waiting, share, asked_Q(waiting.gang))
     for node, slots in held.items():

@@ -15,14 +15,13 @@ from airflow_llmsched.domain.queue import PriorityClass, QueuedGang, QueueState,
 from airflow_llmsched.domain.queue_decision import WaitReason
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray
+from airflow_llmsched.planner.queue.group_room import GroupRoom
 from airflow_llmsched.planner.queue.order import Shares
 from airflow_llmsched.planner.queue.quota import QuotaTable
-from airflow_llmsched.planner.queue.room import Room, Share
+from airflow_llmsched.planner.queue.room import Kind, Room, Share, kind_of
 from airflow_llmsched.planner.queue.slices import SliceBoard
 from airflow_llmsched.planner.queue.timeline import Left, Span, Timeline
 from airflow_llmsched.planner.queue.usage import asked_Q, history_TQ, limits_Q, teams_of
-
-_Ask = tuple[int, str | None, frozenset[str]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,7 +47,7 @@ class Desk:
     running: dict[RunKey, RunningGang]
     leaving: dict[RunKey, RunKey]
     costs_accelerator_s: dict[RunKey, float] = field(default_factory=dict)
-    most: dict[tuple[int, int, _Ask], int] = field(default_factory=dict)
+    most: dict[tuple[int, int, Kind], int] = field(default_factory=dict)
     exposed: list[RunningGang] | None = None
     nevers: dict[tuple[object, ...], WaitReason | None] = field(default_factory=dict)
     verdicts: dict[tuple[int, int, str, tuple[float, ...]], WaitReason | None] = field(default_factory=dict)
@@ -58,7 +57,8 @@ class Desk:
         """Lay a state out. Raises ``ValueError`` for a gang that requires a level that the tree does not have."""
         room = Room.of(_sound(state), state.running, state.sliced)
         for waiting in state.waiting:
-            room.depth(waiting.gang.required_level)
+            for level in waiting.gang.levels:
+                room.depth(level)
         names = teams_of(state)
         team = {name: number for number, name in enumerate(names)}
         table = QuotaTable.of(state.quotas, names)
@@ -113,7 +113,7 @@ class Desk:
 
     def never(self, gang: QueuedGang) -> WaitReason | None:
         """Say why a gang could not start even if nothing ran. Many gangs ask for the same."""
-        key = (gang.team, gang.layout.tp, gang.required_level, gang.excluded, *_asked(gang))
+        key = (gang.team, kind_of(gang), *_asked(gang))
         if key not in self.nevers:
             self.nevers[key] = self._never(gang)
         return self.nevers[key]
@@ -123,7 +123,20 @@ class Desk:
         if self.table.never_allows(team=self.team[gang.team], asked_Q=wanted_Q):
             return WaitReason.OVER_QUOTA
         is_over = bool(((wanted_Q > self.capacity_Q) & (wanted_Q > 0)).any())
-        return WaitReason.NEVER_FITS if is_over or not self._fits_among(gang, self.room.whole_N, -1) else None
+        is_room = self._fits_among(self.as_solvers_may(gang), self.room.whole_N, -1)
+        return WaitReason.NEVER_FITS if is_over or not is_room else None
+
+    def as_solvers_may(self, gang: QueuedGang) -> QueuedGang:
+        """Return a gang that fits at least where a solver may find a place for this one, whatever ways it knows."""
+        kept = self.room.kept(gang)
+        return gang if kept is None or kept.is_all else replace(gang, group_levels=())
+
+    def unsure_of(self, waiting: WaitingGang) -> GroupRoom | None:
+        """Return the room of a gang for which a solver may know a place though there is no room; None for others."""
+        kept = self.room.kept(waiting.gang)
+        if kept is None or kept.is_all or self.hindrance_now(waiting, asked_Q(waiting.gang)) is not None:
+            return None
+        return kept
 
     def obstacle(self, waiting: WaitingGang) -> WaitReason | None:
         """Say why a gang does not start now, None if there is room."""
@@ -167,7 +180,10 @@ class Desk:
         left = self.timeline.within(start_s, until_s)
         is_whole = int(share[1].sum()) == sum(reserved.num_slots.values())
         is_free = bool(np.all(left.free_N[share[0]] >= share[1]))
-        if not is_whole or not is_free or self.hinders(left, gang, asked_Q(gang)) is not None:
+        # What a gang asks for may have changed since.
+        if not is_whole or not is_free or not self.room.holds(share, gang):
+            return None
+        if self.hinders(left, gang, asked_Q(gang)) is not None:
             return None
         return self.span(gang, share, asked_Q(gang), start_s=start_s, end_s=until_s)
 
@@ -209,7 +225,7 @@ class Desk:
     def _most(self, gang: QueuedGang, free_N: IntArray, seen: int) -> int:
         """Return the largest gang that fits into what is free in the first instants: this is asked again and again."""
         version = self.timeline.version if seen > 0 else -1
-        ask = (version, seen, (gang.layout.tp, gang.required_level, frozenset(gang.excluded)))
+        ask = (version, seen, kind_of(gang))
         if ask not in self.most:
             self.most[ask] = self.room.most(free_N, gang)
         return self.most[ask]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.queue_decision import WaitReason
+from airflow_llmsched.planner.placement.wishes import stride_and_size
 from airflow_llmsched.planner.queue.desk import Desk
 
 
@@ -19,7 +20,11 @@ def _needs(gang: QueuedGang) -> str:
     groups = f" in groups of {gang.layout.tp}" if gang.layout.tp > 1 else ""
     where = f" in one {gang.required_level}" if gang.required_level else ""
     several = "" if gang.num_slots == 1 else "s"
-    return f"needs {gang.num_slots} accelerator{several}{groups}{where}"
+    kept = "".join(
+        f", each {each.group} group of {stride_and_size(gang.layout, each.group)[1]} in one {each.level}"
+        for each in gang.group_levels
+    )
+    return f"needs {gang.num_slots} accelerator{several}{groups}{where}{kept}"
 
 
 def _free(desk: Desk) -> str:

@@ -1,7 +1,7 @@
 """Where a gang would fit: free slots of all nodes as one array, and the domains they lie in. Pure.
 
 The rules of room are those of ``planner.placement.feasible``: groups of ``tp`` ranks stay where the fastest links
-reach, and a required level holds the whole gang.
+reach, and a required level holds the whole gang. Levels that are required of groups are for ``group_room``.
 
 Axes: N = node in order of path and id, D = domain of one level, L = level, outermost first; the last one is the node.
 """
@@ -9,15 +9,18 @@ Axes: N = node in order of path and id, D = domain of one level, L = level, oute
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish
 from airflow_llmsched.domain.queue import QueuedGang, RunningGang, SlicedSlot
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.errors import InternalError
 from airflow_llmsched.planner.layout_table import IntArray
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
+from airflow_llmsched.planner.queue.group_room import GroupRoom
 
 FLEET = -1
 """Stands for the depth of the whole fleet, in which all levels are."""
@@ -25,12 +28,18 @@ FLEET = -1
 Share = tuple[IntArray, IntArray]
 """Positions of nodes, and the number of slots that are taken of each."""
 
+Kind = tuple[int, str | None, frozenset[NodeId], tuple[PlacementWish, ...], ParallelLayout | None]
+"""What of a gang says where it fits, apart from how large it is."""
+
 NOTHING: Share = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Room:
-    """The nodes of a queue. ``whole_N`` is what each has to give out while nothing runs."""
+    """The nodes of a queue. ``whole_N`` is what each has to give out while nothing runs.
+
+    ``groups`` is what was found out of gangs whose groups have required levels.
+    """
 
     tree: TopologyTree
     levels: tuple[str, ...]
@@ -41,6 +50,7 @@ class Room:
     group_depth: int
     whole_N: IntArray
     slots: tuple[frozenset[int], ...]
+    groups: dict[tuple[ParallelLayout, tuple[PlacementWish, ...]], GroupRoom] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: TopologyTree, running: Iterable[RunningGang], sliced: Iterable[SlicedSlot]) -> Room:
@@ -118,16 +128,36 @@ class Room:
         outer_G[self.domain_LN[self.group_depth]] = self.domain_LN[depth]
         return np.bincount(outer_G, weights=joined_G, minlength=self.num_domains_L[depth]).astype(np.int64)
 
+    def kept(self, gang: QueuedGang) -> GroupRoom | None:
+        """Return the ways to keep a gang's groups inside the levels required of them; None where none are."""
+        if not gang.group_levels:
+            return None
+        key = (gang.layout, gang.group_levels)
+        if key not in self.groups:
+            self.groups[key] = GroupRoom.of(self.tree, gang, largest=int(self.whole_N.max(initial=0)))
+        return self.groups[key]
+
+    def rooms_for(self, free_N: IntArray, gang: QueuedGang, *, depth: int) -> IntArray:
+        """Return the slots that each domain of a level could give a gang of this one's kind."""
+        kept = self.kept(gang)
+        if kept is None:
+            return self.rooms_D(free_N, depth=depth, group_size=gang.layout.tp)
+        return np.array([kept.most(free_N)]) if depth == FLEET else kept.rooms_D(free_N, depth=depth)
+
     def most(self, free_N: IntArray, gang: QueuedGang) -> int:
-        """Return the largest gang of this one's level and group size that would fit."""
-        depth, size = self.depth(gang.required_level), gang.layout.tp
-        return (
-            int(self.rooms_D(self.free_for(free_N, gang), depth=depth, group_size=size).max(initial=0)) // size * size
-        )
+        """Return the largest gang of this one's kind that would fit."""
+        depth, size = self.depth(gang.required_level), 1 if gang.group_levels else gang.layout.tp
+        return int(self.rooms_for(self.free_for(free_N, gang), gang, depth=depth).max(initial=0)) // size * size
 
     def fits(self, free_N: IntArray, gang: QueuedGang) -> bool:
         """Whether a gang fits as a whole."""
-        return self.most(free_N, gang) >= _in_groups(gang)
+        return self.most(free_N, gang) >= in_groups(gang)
+
+    def holds(self, share: Share, gang: QueuedGang) -> bool:
+        """Whether a gang fits into these slots and no others."""
+        free_N = np.zeros_like(self.whole_N)
+        free_N[share[0]] = share[1]
+        return self.fits(free_N, gang)
 
     def domains(self, free_N: IntArray, gang: QueuedGang) -> Iterator[IntArray]:
         """Yield the nodes of domains that hold a gang, the best one of each level, innermost level first.
@@ -137,8 +167,8 @@ class Room:
         free_N = self.free_for(free_N, gang)
         outermost = self.depth(gang.required_level)
         for depth in range(len(self.levels) - 1, outermost - 1, -1):
-            rooms_D = self.rooms_D(free_N, depth=depth, group_size=gang.layout.tp)
-            fitting_D = np.flatnonzero(rooms_D >= _in_groups(gang))
+            rooms_D = self.rooms_for(free_N, gang, depth=depth)
+            fitting_D = np.flatnonzero(rooms_D >= in_groups(gang))
             if fitting_D.size:
                 yield self.within(int(fitting_D[np.argmin(rooms_D[fitting_D])]), depth)
 
@@ -149,14 +179,16 @@ class Room:
         """
         free_N = self.free_for(free_N, gang)
         first_N = free_N if first_N is None else np.minimum(first_N, free_N)
-        depth = self.depth(gang.required_level)
+        kept, depth = self.kept(gang), self.depth(gang.required_level)
         if first_N is free_N:
             nodes = next(self.domains(free_N, gang))
+        elif kept is None:
+            nodes = self._readiest(free_N, gang, first_N, [depth])
         else:
-            rooms_D = self.rooms_D(free_N, depth=depth, group_size=gang.layout.tp)
-            ready_D = np.where(rooms_D >= _in_groups(gang), self._sum_D(first_N, depth), -1)
-            nodes = self.within(int(np.argmax(ready_D)), depth)
-        return self._fill(free_N, nodes, gang, first_N)
+            nodes = self._readiest(free_N, gang, first_N, range(len(self.levels) - 1, depth - 1, -1))
+        if kept is None:
+            return self._fill(free_N, nodes, gang, first_N)
+        return kept.choose(free_N, nodes, first_N, num_slots=gang.num_slots)
 
     def tree_for(self, nodes: IntArray, free: Mapping[int, tuple[int, ...]]) -> TopologyTree:
         """Return a tree of some nodes with only these slots free, for a solver to place one gang in."""
@@ -180,6 +212,15 @@ class Room:
         node = self.nodes[int(nodes[0])]
         return (*node.path, node.id) if depth >= len(self.tree.levels) else node.path[: depth + 1]
 
+    def _readiest(self, free_N: IntArray, gang: QueuedGang, first_N: IntArray, depths: Iterable[int]) -> IntArray:
+        """Return the nodes of the domain with most of ``first_N``, of the first level with any that holds the gang."""
+        for depth in depths:
+            rooms_D = self.rooms_for(free_N, gang, depth=depth)
+            fitting_D = np.flatnonzero(rooms_D >= in_groups(gang))
+            if fitting_D.size:
+                return self.within(int(fitting_D[np.argmax(self._sum_D(first_N, depth)[fitting_D])]), depth)
+        raise InternalError(f"gang {gang.key} of {gang.num_slots} slots does not fit, and was to be given room")
+
     def _sum_D(self, values_N: IntArray, depth: int) -> IntArray:
         if depth == FLEET:
             return np.array([values_N.sum()], dtype=np.int64)
@@ -192,7 +233,7 @@ class Room:
 
         Axis B: place that groups must not leave, among ``nodes``.
         """
-        size, remaining = gang.layout.tp, _in_groups(gang)
+        size, remaining = gang.layout.tp, in_groups(gang)
         _, bin_of = np.unique(self.domain_LN[self.group_depth, nodes], return_inverse=True)
         room_B = np.bincount(bin_of, weights=free_N[nodes]).astype(np.int64) // size * size
         ready_B = np.bincount(bin_of, weights=first_N[nodes]).astype(np.int64)
@@ -208,9 +249,15 @@ class Room:
         return _take(free_N, nodes, bin_of, wanted_B)
 
 
-def _in_groups(gang: QueuedGang) -> int:
+def kind_of(gang: QueuedGang) -> Kind:
+    """Return what gangs have in common that fit into the same domains if they are as large."""
+    layout = gang.layout if gang.group_levels else None
+    return gang.layout.tp, gang.required_level, frozenset(gang.excluded), gang.group_levels, layout
+
+
+def in_groups(gang: QueuedGang) -> int:
     """Slots that a gang needs where only whole groups are given out: helpers' are rounded up."""
-    size = gang.layout.tp
+    size = 1 if gang.group_levels else gang.layout.tp  # those are counted apart
     return -(-gang.num_slots // size) * size
 
 

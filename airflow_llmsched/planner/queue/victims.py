@@ -15,7 +15,8 @@ import numpy as np
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
-from airflow_llmsched.planner.queue.room import FLEET, Room, Share
+from airflow_llmsched.planner.queue.group_room import GroupRoom
+from airflow_llmsched.planner.queue.room import FLEET, Room, Share, in_groups
 
 MAX_EXACT = 10
 """Up to so many gangs in a domain, every set of them is looked at."""
@@ -151,6 +152,7 @@ class _Ground:
     candidates: Sequence[Candidate]
     group_size: int
     needed: int
+    kept: GroupRoom | None
 
     @classmethod
     def of(cls, room: Room, nodes: IntArray, free_N: IntArray, gang: QueuedGang, held: _Held) -> _Ground:
@@ -164,11 +166,14 @@ class _Ground:
             freed_VN=freed_VN,
             candidates=held.candidates,
             group_size=gang.layout.tp,
-            needed=-(-gang.num_slots // gang.layout.tp) * gang.layout.tp,
+            needed=in_groups(gang),
+            kept=room.kept(gang),
         )
 
     def is_room_M(self, free_MN: IntArray) -> BoolArray:
         """Say for each row of free slots whether the gang fits."""
+        if self.kept is not None:
+            return self.kept.is_room_M(free_MN, self.nodes, needed=self.needed)
         if self.group_size == 1:
             return np.asarray(free_MN.sum(axis=1) >= self.needed)
         joined_GM = np.zeros((int(self.group_of_N.max(initial=-1)) + 1, len(free_MN)), dtype=np.int64)
@@ -182,10 +187,8 @@ def _promising(room: Room, free_N: IntArray, gang: QueuedGang, held: _Held, dept
     No slot in a domain costs less than those of the gang there that gives most of them for its cost. Axis P = domain
     and gang in it.
     """
-    size = gang.layout.tp
-    needed = -(-gang.num_slots // size) * size
     freed_N = np.bincount(held.node_H, weights=held.count_H, minlength=len(free_N)).astype(np.int64)
-    most_D = room.rooms_D(free_N + freed_N, depth=depth, group_size=size)
+    most_D = room.rooms_for(free_N + freed_N, gang, depth=depth)
     lacking_D = gang.num_slots - room.rooms_D(free_N, depth=depth, group_size=1)
     number = max(1, len(held.candidates))
     pair_P, pair_of = np.unique(held.domain_H * number + held.candidate_H, return_inverse=True)
@@ -194,7 +197,7 @@ def _promising(room: Room, free_N: IntArray, gang: QueuedGang, held: _Held, dept
     lowest_D = np.full(len(most_D), math.inf)
     np.minimum.at(lowest_D, pair_P // number, cost_V[pair_P % number] / slots_P)
     bound_D = np.where(np.isfinite(lowest_D), lowest_D, 0.0) * np.maximum(lacking_D, 0)
-    fitting = np.flatnonzero((most_D >= needed) & np.isfinite(lowest_D))
+    fitting = np.flatnonzero((most_D >= in_groups(gang)) & np.isfinite(lowest_D))
     for domain in fitting[np.lexsort((fitting, bound_D[fitting]))].tolist():
         yield float(bound_D[domain]), domain
 

@@ -20,10 +20,18 @@ from airflow_llmsched.control.arbiter_view import (
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import HelperSlot, Placement
+from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import QueuedGang, Reservation, SliceAsk, SlicedSlot, SliceHold, SliceKind, TeamUsage
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
+from airflow_llmsched.domain.workload import CapacityWish, ParallelismWish
+from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.planner.placement.fleet import FleetSolver
+from airflow_llmsched.planner.search import search
+from tests.support.fleets import fleet, workload
+from tests.support.queues import decided, runs_on, waits
+from tests.support.queues import gang as queued
 from tests.support.shared_house import racks
 from tests.support.sim_house import plan_of, workload_of
 
@@ -88,6 +96,56 @@ def test_accelerators_of_helpers_are_asked_for_too() -> None:
     gang = asked_gang(ONE, plan, workload_of(), TREE, excluded=())
     assert gang.num_slots == 5
     assert slots_of(plan.placement) == {N0: (0, 1, 2), N1: (0, 1)}
+
+
+def test_the_queue_is_told_which_levels_groups_require_and_of_which_groups() -> None:
+    helper = HelperSlot(role=RoleKind.EVALUATOR, index=0, node=N1, slots=(2,))
+    plan = plan_of((N0, 4), (N1, 4))
+    layout = replace(plan.layout, dp=2, tp=2, pp=2, zero_stage=1, num_micro_batches=8)
+    plan = replace(plan, layout=layout, placement=replace(plan.placement, helpers=(helper,)))
+    kept = (
+        PlacementWish(group=RankGroup.PP, level="rack", required=True),
+        PlacementWish(group=RankGroup.TP, level="socket", required=True),
+    )
+    needless = (
+        PlacementWish(group=RankGroup.TP, level="node", required=True),
+        PlacementWish(group=RankGroup.CP, level="rack", required=True),
+        PlacementWish(group=RankGroup.DP, level="rack", required=False),
+    )
+    gang = asked_gang(ONE, plan, replace(workload_of(), placement=(*kept, *needless)), TREE, excluded=())
+    assert (gang.group_levels, gang.layout) == (kept, ParallelLayout(dp=2, tp=2, pp=2))
+    assert (gang.num_slots, gang.num_helper_slots) == (9, 1)
+
+
+def test_a_gang_starts_where_a_plan_keeps_its_groups_and_nowhere_else() -> None:
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    run = workload(
+        placement=(wish,),
+        parallelism=ParallelismWish(tp=1, cp=1, pp=2),
+        capacity=CapacityWish(min_ranks=16, max_ranks=16),
+    )
+    tree = fleet(6, nodes_per_rack=2)
+
+    def plans_on(tree: TopologyTree) -> tuple[Plan, ...]:
+        return search(run, tree, node_shapes(), solver=FleetSolver()).plans
+
+    asked = asked_gang(ONE, plans_on(tree)[0], run, tree, excluded=())
+    free = {"n0000": 2, "n0001": 2, "n0002": 2, "n0003": 2, "n0004": 4, "n0005": 4}
+    taken = {node: 8 - number for node, number in free.items()}
+    for gang, is_started in ((asked, False), (replace(asked, group_levels=()), True)):
+        decision = decided(tree, runs_on(queued("x"), taken), waits(gang))
+        assert bool(decision.starts) == is_started
+        assert all(not plans_on(only(tree, each.held)) for each in decision.starts), "16 are free, but not so"
+    (start,) = decided(tree, runs_on(queued("x"), taken | {"n0002": 2, "n0003": 6}), waits(asked)).starts
+    assert plans_on(only(tree, start.held))
+
+
+def test_a_level_of_groups_that_the_tree_does_not_have_keeps_a_gang_out_of_the_queue() -> None:
+    claim = claim_of(ONE, {})
+    for level, num_waiting in (("rack", 1), ("pod", 0)):
+        wish = PlacementWish(group=RankGroup.DP, level=level, required=True)
+        asked = replace(claim, gang=replace(claim.gang, group_levels=(wish,)))
+        assert len(queue_state(state_of(asked), TREE, QueueRules(), now_s=0.0).waiting) == num_waiting
 
 
 def test_the_queue_has_whoever_waits_and_whoever_holds_with_what_he_has_saved() -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from airflow_llmsched.codec import from_json, to_json
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.queue import (
     Limits,
+    QueuedGang,
     QueueState,
     SliceAsk,
     SlicedSlot,
@@ -32,6 +37,16 @@ def test_a_state_survives_its_record():
         sliced=(SlicedSlot(node=NodeId("r1n0"), slot=0, kind=SliceKind.MIG, num_slices=7),),
     )
     assert from_json(QueueState, to_json(state)) == state
+
+
+def test_a_gang_of_an_older_record_requires_no_level_of_its_groups():
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    asked = gang("a", required_level="block", group_levels=(wish,))
+    assert asked.levels == ("block", "rack")
+    assert from_json(QueuedGang, to_json(asked)) == asked
+    older = json.loads(to_json(asked))
+    del older["group_levels"]
+    assert from_json(QueuedGang, json.dumps(older)) == replace(asked, group_levels=())
 
 
 def test_what_is_there_twice_is_refused_by_name():

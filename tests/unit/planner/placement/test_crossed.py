@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import PlacementProblem
-from airflow_llmsched.planner.placement.crossed import cheapest_crossed, is_small
+from airflow_llmsched.planner.placement.crossed import cheapest_crossed, is_small, is_small_gang
 from airflow_llmsched.planner.placement.fleet import FleetSolver
 from airflow_llmsched.planner.placement.score import Scorer
 from airflow_llmsched.testing.solver_contract import keeps_wishes
@@ -43,5 +43,7 @@ def test_the_gang_stays_inside_its_required_level() -> None:
 def test_large_gangs_and_those_without_pipelines_or_replicas_are_left_to_others() -> None:
     large = PlacementProblem(layout=ParallelLayout(dp=32, tp=1, pp=2), tree=fleet(8))
     assert not is_small(Scorer(large).table, large.layout)
+    assert is_small_gang(PROBLEM.layout)
     for layout in (ParallelLayout(dp=8, tp=2), ParallelLayout(dp=1, tp=2, pp=4)):
+        assert not is_small_gang(layout)
         assert crossed(replace(PROBLEM, layout=layout)) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGr
 from airflow_llmsched.domain.placement import PlacementProblem
 from airflow_llmsched.planner.placement.feasible import NodeTable
 from airflow_llmsched.planner.placement.fill import best_fit
-from airflow_llmsched.planner.placement.regimes import Regime, extents_in, loosest, orders, regimes, rooms
+from airflow_llmsched.planner.placement.regimes import (
+    Regime,
+    extents_in,
+    loosest,
+    loosest_ways,
+    orders,
+    regimes,
+    rooms,
+    rooms_in,
+)
 from airflow_llmsched.planner.placement.score import Scorer
 from airflow_llmsched.planner.placement.step_cost import Groups
 from tests.support.fleets import fleet, gang, node, tree_of
@@ -52,6 +62,39 @@ def test_rooms_are_whole_multiples_from_the_inside_out() -> None:
     tree = tree_of(node("a", path=("b", "r"), free=7), node("b", path=("b", "r"), free=5), node("c", path=("b", "s")))
     found = rooms(NodeTable.of(tree, group_size=1), (16, 8, 2))
     assert [each.tolist() for each in found] == [[16], [8, 8], [6, 4, 8]]
+
+
+def test_rooms_of_several_counts_at_once_are_those_of_each() -> None:
+    tree = tree_of(node("a", path=("b", "r"), free=7), node("b", path=("c", "s"), free=5), node("c", path=("c", "t")))
+    table = NodeTable.of(tree, group_size=1)
+    free_XN = np.array([table.capacity_N, [1, 8, 6]])
+    found = rooms_in(free_XN[:, 1:], table.domain_LN[:, 1:], [np.array([0]), *[np.array([0, 1])] * 2], (4, 2, 2))
+    assert [each.tolist() for each in found] == [[[12], [12]], [[4, 8], [8, 6]], [[4, 8], [8, 6]]]
+    assert rooms_in(free_XN, table.domain_LN, table.first_LD, (4, 2, 2), max_on_node=4)[0].tolist() == [[4, 8], [0, 8]]
+
+
+PIPELINES = PlacementWish(group=RankGroup.PP, level="rack", required=True)
+
+
+def test_a_gang_has_room_under_a_regime_where_it_has_under_a_loosest_way() -> None:
+    for seed in range(200):
+        problem = replace(costly_problem(random.Random(seed), max_nodes=6), wishes=(PIPELINES,) * (seed % 2))
+        scorer, found = ways(problem)
+        table, world_size = scorer.table, problem.layout.world_size
+        has_room = any(
+            int(rooms(table, way.multiples, max_on_node=way.max_on_node)[0].sum()) >= world_size
+            for way in loosest_ways(problem, table, largest=4)
+        )
+        assert has_room == bool(found), seed
+
+
+def test_where_pipelines_must_stay_together_nodes_may_take_less_than_the_largest_has() -> None:
+    racks = [node(f"{rack}{each}", path=("b", rack), free=1) for rack in "rs" for each in range(4)]
+    tree = tree_of(*racks, node("z", path=("b", "z"), free=2))
+    problem = PlacementProblem(layout=ParallelLayout(dp=2, cp=2, pp=2), tree=tree)
+    shares = {way.max_on_node for way in ways(replace(problem, wishes=(PIPELINES,)))[1]}
+    assert shares == {1}, "no rack has two nodes of two"
+    assert {way.max_on_node for way in ways(problem)[1]} == {None}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.planner.queue.consolidating import propose_moves
 from airflow_llmsched.planner.queue.desk import Desk
 from tests.support.queues import decided, gang, racks, reasons, runs_on, started, state_of, waits
@@ -48,6 +49,21 @@ def test_a_gang_without_a_boundary_stays_and_so_does_one_that_leaves():
     for other in (small("b", "r1n0", save=None), runs_on(gang("b", 2), {"r1n0": 2}, next_save_s=1.0, yields_to="x")):
         decision = decided(racks(2), ASKED, small("a", "r0n0", save=None), other)
         assert decision.moves == ()
+
+
+def test_a_gang_moves_only_where_its_own_groups_can_stay_together():
+    wish = PlacementWish(group=RankGroup.DP, level="node", required=True)
+    free = [runs_on(gang("x", 3), {"r1n0": 3}), runs_on(gang("y", 3), {"r1n1": 3})]
+    asked, whole, other = ASKED, gang("a", 2, group_levels=(wish,)), small("a", "r0n0")
+    for mover, is_moved in ((other.gang, True), (whole, False)):
+        decision = decided(racks(2), asked, *free, replace(other, gang=mover))
+        assert bool(decision.moves) == is_moved, "one slot of each of two nodes is left elsewhere"
+
+
+def test_a_gang_of_levels_that_are_no_more_stays():
+    other = small("b", "r1n0", restart=50.0)
+    lost = replace(small("a", "r0n0"), gang=gang("a", 2, required_level="pod"))
+    assert [move.gang for move in decided(racks(2), ASKED, lost, other).moves] == ["b"]
 
 
 def test_moves_that_cost_more_than_they_gain_are_not_proposed():

@@ -4,12 +4,14 @@ import math
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import HelperSlot, NotPlaced, Placed, Placement, RankSlot
 from airflow_llmsched.domain.queue import (
     QueuedGang,
@@ -27,11 +29,14 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import InternalError
 from airflow_llmsched.planner.placement.balanced import BalancedSolver
 from airflow_llmsched.planner.placement.fleet import FleetSolver
+from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, num_split_groups
 from airflow_llmsched.planner.queue.decide import decide, held_by_node, placing_by
+from airflow_llmsched.planner.queue.desk import Desk
 from tests.support.queues import (
     PLACE,
     crowd,
     decided,
+    drawn_groups,
     gang,
     quota,
     racks,
@@ -231,6 +236,74 @@ def test_an_unknown_level_is_an_error_and_no_reason_to_wait():
         decided(racks(1), waits(gang("a", 1, required_level="pod")))
 
 
+REPLICAS = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+
+
+def test_groups_start_inside_the_level_that_is_required_of_them_and_not_before_there_is_room_for_that():
+    """Of seven free slots in a rack and five in the other, a gang of twelve takes all, whole groups of six none."""
+    busy = [runs_on(gang("x", 1), {"r0n0": 1}, ends=50.0), runs_on(gang("y", 3), {"r1n0": 3}, ends=70.0)]
+    asked = replace(gang("a", 12), layout=ParallelLayout(dp=6, pp=2))
+    assert list(started(decided(racks(2), *busy, waits(asked)))) == ["a"]
+    kept = replace(asked, group_levels=(REPLICAS,))
+    decision = decided(racks(2), *busy, waits(kept))
+    assert reasons(decision) == {"a": "fragmented"}
+    assert start_s(decision) == {"a": 70.0}
+    (told,) = decision.waits
+    assert "each dp group of 6 in one rack" in told.detail
+    never = replace(gang("b", 9), group_levels=(REPLICAS,))
+    assert reasons(decided(racks(2), waits(never))) == {"b": "never_fits"}
+
+
+def test_accelerators_of_helpers_are_taken_beside_groups_in_the_gangs_level():
+    asked = gang("a", 6, group_levels=(REPLICAS,), num_helper_slots=2, required_level="block")
+    assert started(decided(racks(4, blocks=2), waits(asked))) == {"a": {"r0n0": 4, "r0n1": 4}}
+    wide = gang("a", 8, group_levels=(REPLICAS,), num_helper_slots=2, required_level="block")
+    assert started(decided(racks(4, blocks=2), waits(wide))) == {"a": {"r0n0": 4, "r0n1": 4, "r1n0": 2}}
+    lone = gang("a", 8, group_levels=(REPLICAS,), num_helper_slots=2, required_level="rack")
+    assert reasons(decided(racks(4, blocks=2), waits(lone))) == {"a": "never_fits"}
+
+
+def pipelines(**others: Any) -> QueuedGang:
+    wish = PlacementWish(group=RankGroup.PP, level="rack", required=True)
+    return replace(gang("a", 12, group_levels=(wish,), **others), layout=ParallelLayout(dp=3, tp=2, pp=2))
+
+
+def test_a_place_that_only_the_solver_knows_of_is_asked_for_in_turn():
+    tree = racks(2)
+    free = {"r0n0": 4, "r0n1": 4, "r1n0": 2, "r1n1": 2}
+    tree = replace(tree, nodes=tuple(replace(node, num_free_slots=free[node.id]) for node in tree.nodes))
+    desk = Desk.of(state_of(tree, waits(pipelines())))
+    assert not desk.room.fits(desk.room.whole_N, pipelines())
+    assert started(decided(tree, waits(pipelines()))) == {"a": free}
+    ahead = waits(gang("ahead", 13), since=-1.0)
+    late = runs_on(gang("late", 4), {"r1n0": 2, "r1n1": 2}, first=2, ends=50.0)
+    assert list(started(decided(tree, late, ahead, waits(pipelines(), runs=40.0)))) == ["a"]
+    assert reasons(decided(tree, late, ahead, waits(pipelines(), runs=60.0)))["a"] != "never_fits"
+    strict = decided(tree, late, ahead, waits(pipelines(), runs=40.0), policy={"may_backfill": False})
+    assert started(strict) == {}
+    assert started(decided(tree, waits(pipelines()), quotas=(quota("red", 11),))) == {}
+
+
+def crowd_of_groups(seed: int) -> QueueState:
+    """Return gangs with levels required of groups among others, on nodes that are partly in use."""
+    rng = random.Random(seed)
+    tree, running = racks(6, blocks=2), []
+    for number, node in enumerate(tree.nodes):
+        size = rng.randint(0, 4)
+        if size:
+            asked = gang(f"r{number}", size, cls=rng.choice(["low", "normal"]))
+            ends = rng.choice([None, float(rng.randint(1, 99))])
+            running.append(runs_on(asked, {node.id: size}, ends=ends, saved=-rng.random() * 50, next_save_s=9.0))
+    waiting = []
+    for number in range(rng.randint(1, 6)):
+        level, cls = rng.choice([None, None, "block"]), rng.choice(["low", "normal", "urgent"])
+        asked = drawn_groups(rng, f"w{number}", required_level=level, cls=cls)
+        asked = rng.choice([asked, asked, gang(f"w{number}", rng.randint(1, 12), required_level=level)])
+        runs = rng.choice([None, float(rng.randint(1, 200))])
+        waiting.append(waits(asked, since=-float(rng.randint(0, 500)), runs=runs))
+    return state_of(tree, *running, *waiting, policy={"num_reservations": rng.choice([1, None])})
+
+
 def state_number(seed: int) -> QueueState:
     rng = random.Random(seed)
     tree = racks(4, blocks=2)
@@ -255,7 +328,9 @@ def state_number(seed: int) -> QueueState:
     return state_of(tree, *running, *waiting, quotas=both, policy=policy)
 
 
-STATES = st.integers(0, 1_000_000).map(state_number)
+GROUPS = st.integers(0, 1_000_000).map(crowd_of_groups)
+PLAIN = st.integers(0, 1_000_000).map(state_number)
+STATES = PLAIN | GROUPS
 
 
 @settings(max_examples=80, deadline=None)
@@ -342,8 +417,39 @@ def carried_out(state: QueueState, decision: QueueDecision) -> QueueState:
     return replace(state, waiting=left, running=running)
 
 
+@settings(max_examples=100, deadline=None)
+@given(state=GROUPS)
+def test_whatever_starts_keeps_its_groups_and_what_is_promised_is_room_where_the_solver_keeps_them(state: QueueState):
+    decision = decide(state, PLACE)
+    gangs = {each.gang.key: each.gang for each in state.waiting}
+    for each in decision.starts:
+        asked = gangs[each.gang]
+        assert each.placement is not None
+        assert sum(map(len, each.held.values())) == asked.num_slots
+        for wish in asked.group_levels:
+            domain_R = domain_of_rank_R(each.placement, state.tree, level=wish.level)
+            assert num_split_groups(asked.layout, domain_R, group=wish.group) == 0
+    nodes = {node.id: node for node in state.tree.nodes}
+    for each in decision.reservations:
+        kept = {name: replace(nodes[name], num_free_slots=number) for name, number in each.num_slots.items()}
+        assert isinstance(PLACE(gangs[each.gang], replace(state.tree, nodes=tuple(kept.values()))), Placed)
+        assert sum(each.num_slots.values()) >= gangs[each.gang].num_slots
+
+
+@settings(max_examples=40, deadline=None)
+@given(state=GROUPS)
+def test_where_others_have_made_room_for_groups_they_start(state: QueueState):
+    state = replace(state, waiting=state.waiting[:1], policy=replace(state.policy, may_consolidate=False))
+    decision = decide(state, PLACE)
+    gone = {each.gang for each in decision.preemptions}
+    if gone:
+        gone |= {each.gang.key for each in state.running if each.ends_by_s is not None and each.ends_by_s <= 60.0}
+        left = tuple(each for each in state.running if each.gang.key not in gone)
+        assert list(started(decide(replace(state, running=left), PLACE))) == [state.waiting[0].gang.key]
+
+
 @settings(max_examples=15, deadline=None)
-@given(state=STATES)
+@given(state=PLAIN)
 def test_solvers_differ_in_where_gangs_start_and_not_in_who_does(state: QueueState):
     expected = set(started(decide(state, PLACE)))
     for solver in (FleetSolver(), BalancedSolver()):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.queue import Limits, QueuedGang, Reservation, SlicedSlot, SliceHold, SliceKind, TeamQuota
 from airflow_llmsched.domain.queue_decision import WaitReason
 from airflow_llmsched.planner.queue.desk import Desk, end_s
@@ -87,6 +88,14 @@ def test_what_was_promised_is_kept_for_as_long_as_its_nodes_are_there():
     busy = runs_on(gang("x", 4), {"r0n0": 4}, ends=41.0)
     assert Desk.of(state_of(tree, promised, busy)).kept_span(promised) is None
     assert Desk.of(state_of(tree, promised, quotas=(quota("red", 7),))).kept_span(promised) is None
+
+
+def test_a_promise_that_no_longer_holds_what_the_gang_asks_for_is_not_kept():
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    scattered = kept(40.0, {"r0n0": 4, "r1n0": 4})
+    for asked, is_kept in ((gang("p", 8), True), (gang("p", 9), False), (gang("p", 8, group_levels=(wish,)), False)):
+        promised = replace(waits(asked), reserved=scattered)
+        assert (Desk.of(state_of(racks(2), promised)).kept_span(promised) is not None) == is_kept
 
 
 def test_a_promise_that_is_due_is_kept_from_now_on():

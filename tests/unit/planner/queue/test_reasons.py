@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.queue import Limits, SliceAsk, SlicedSlot, SliceKind
 from airflow_llmsched.domain.queue_decision import WaitReason
 from airflow_llmsched.planner.queue.desk import Desk
@@ -25,6 +26,9 @@ def test_a_sentence_says_what_is_needed_and_what_there_is():
     assert said(waits(gang("w", 1)), full) == "needs 1 accelerator; 0 are free"
     level = said(waits(gang("w", 8, tp=4, required_level="rack")), HALF)
     assert level == "needs 8 accelerators in groups of 4 in one rack; 12 are free, but at most 4 together"
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    groups = said(waits(gang("w", 8, group_levels=(wish,))), HALF)
+    assert groups == "needs 8 accelerators, each dp group of 8 in one rack; 12 are free, but at most 0 together"
     capacity = Limits(host_bytes=4.0)
     busy = runs_on(gang("x", 1, host_bytes=3.0), {"r0n0": 1})
     memory = said(waits(gang("w", 8, host_bytes=2.0)), busy, capacity=capacity)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.planner.queue import victims
 from airflow_llmsched.planner.queue.room import FLEET, Room
 from airflow_llmsched.planner.queue.victims import Candidate, Cover, cheapest_cover
@@ -115,6 +117,22 @@ def test_the_cheapest_is_what_brute_force_finds_and_many_are_near_it(seed):
     for each in greedy.victims:
         fewer = [other for other in greedy.victims if other is not each]
         assert not room.fits(_freed(free_N, fewer), asked), "nobody goes who need not"
+
+
+@pytest.mark.parametrize("max_exact", [victims.MAX_EXACT, 0])
+def test_room_is_made_for_groups_that_must_stay_together(max_exact: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four slots lack, and any of those of the cheaper gangs would do for a gang without groups."""
+    monkeypatch.setattr(victims, "MAX_EXACT", max_exact)
+    wish = PlacementWish(group=RankGroup.DP, level="rack", required=True)
+    asked = replace(gang("u", 16, group_levels=(wish,)), layout=ParallelLayout(dp=8, pp=2))
+    room = Room.of(racks(3), (), ())
+    costs = {"r0n0": 1.0, "r0n1": 2.0, "r1n0": 3.0, "r1n1": 40.0, "r2n0": 9.0, "r2n1": 9.0}
+    found = [candidate(room, node, {node: 4}, cost) for node, cost in costs.items()]
+    free_N = np.zeros(6, dtype=np.int64)
+    cover = cheapest_cover(room, free_N, asked, found, anyone, is_monotone=True)
+    assert cover is not None
+    assert room.fits(_freed(free_N, cover.victims), asked)
+    assert keys(cover) == {"r0n0", "r0n1", "r2n0", "r2n1"}
 
 
 def _freed(free_N: np.ndarray, chosen: Sequence[Candidate]) -> np.ndarray:
