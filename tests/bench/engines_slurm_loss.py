@@ -60,6 +60,7 @@ def _loss() -> tuple[float, float]:
         finally:
             hold.touch()
             watcher.join()
+            cluster.bring_back(_NODE)
             harness.close()
     return decided_at_s - lost_at_s, again_at_s - lost_at_s
 

@@ -80,9 +80,7 @@ def root(slurm: SlurmCluster) -> Iterator[Path]:
     folder = slurm.shared / uuid.uuid4().hex
     folder.mkdir()
     yield folder
-    for job in _cli(slurm).jobs():
-        if job.name.startswith(f"ls-{folder.name[:20]}") and not job.state.phase.ended:
-            slurm.call("scancel", job.job_id)
+    slurm.clear()
 
 
 def _cli(slurm: SlurmCluster) -> SlurmCli:

@@ -79,7 +79,7 @@ def test_run_on_slurm_loses_a_node_and_goes_on_with_the_others(
     try:
         finished = house.finish(driver)
     finally:
-        slurm.call("bash", "-c", "scontrol update nodename=s4 state=resume || true")
+        slurm.bring_back("s4")
     assert isinstance(finished, Succeeded), finished
     first, second = driver.attempts()
     assert first.status is not None

@@ -112,7 +112,7 @@ def test_topology_is_the_switch_tree_with_what_is_free(slurm: SlurmCluster) -> N
         try:
             (bad,) = (node for node in nodes_of(harness) if node.unusable_reason)
         finally:
-            slurm.call("scontrol", "update", "nodename=n7", "state=resume")
+            slurm.bring_back("n7")
         assert bad.id == "n7"
         assert "bad memory on gpu 3" in (bad.unusable_reason or "")
 
@@ -179,7 +179,7 @@ def test_lost_node_ends_the_gang_as_lost_and_the_run_may_go_on(harness: SlurmHar
     try:
         status = ended(harness, handle)
     finally:
-        _bring_back(slurm, gone)
+        slurm.bring_back(gone)
     assert status.phase is GangPhase.LOST
     assert status.fault is not None
     assert FAILURE_CLASS[status.fault] is not FailureClass.CODE
@@ -195,7 +195,7 @@ def test_site_that_requeues_keeps_the_gang_with_its_placement_through_a_lost_nod
         job_id = harness.job_id(handle)
         seen: list[GangStatus] = []
         slurm.call("scontrol", "update", "nodename=s2", "state=down", "reason=burnt")
-        _bring_back(slurm, "s2")
+        slurm.bring_back("s2")
 
         def runs_again() -> bool:
             seen.append(poll(harness, handle))
@@ -210,19 +210,6 @@ def test_site_that_requeues_keeps_the_gang_with_its_placement_through_a_lost_nod
         assert harness.job_id(handle) == job_id
         assert harness.num_live_ranks(handle) == 4
         assert [each.key for each in harness.engine.find(gang.key.run)] == [gang.key]
-
-
-def _bring_back(slurm: SlurmCluster, node: str) -> None:
-    """A node comes back by itself as soon as its daemon reports; nobody is told to do it twice."""
-    with contextlib.suppress(AssertionError):
-        slurm.call("scontrol", "update", f"nodename={node}", "state=resume")
-    wait_until(
-        lambda: (
-            slurm.call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").split()[0]
-            in ("idle", "comp", "mix", "alloc")
-        ),
-        60,
-    )
 
 
 def _restarts(harness: SlurmHarness, handle: GangHandle) -> int:
@@ -378,10 +365,23 @@ def test_controller_that_is_gone_hides_nothing_and_the_gang_outlives_it(
         assert harness.num_live_ranks(handle) == 4
     finally:
         slurm.start_controller()
-        wait_until(lambda: "UP" in slurm.call("bash", "-c", "scontrol ping || true"), 60.0, poll_s=0.2)
     harness.advance_until(lambda: poll(harness, handle).phase is GangPhase.RUNNING, 30.0)
     harness.engine.stop(handle, grace_s=0.5)
     assert poll(harness, handle).phase is GangPhase.STOPPED
+
+
+def test_nodes_whose_gang_ended_when_the_controller_had_just_begun_anew_take_the_next(
+    harness: SlurmHarness, slurm: SlurmCluster
+) -> None:
+    """Until a node has reported to it, the controller counts what that gang had as in use."""
+    handle = submit(harness, gang_of(harness, [HANGS] * 4))
+    running(harness, handle)
+    slurm.stop_controller()
+    slurm.start_controller()
+    harness.engine.stop(handle, grace_s=0.0)
+    following = gang_of(harness, [HANGS] * 4)
+    assert running(harness, submit(harness, following)).phase is GangPhase.RUNNING
+    assert harness.num_live_ranks(handle) == 0
 
 
 def test_five_hundred_old_jobs_cost_no_more_calls(harness: SlurmHarness, slurm: SlurmCluster) -> None:

@@ -107,8 +107,8 @@ class Failover(Pipeline):
         """Have the machines as they were; what ran on them does not."""
         for name in _NAMES:
             self.machines.join_again(name)
-            if name not in self.machines._boots:
-                self.machines._boot(self.machines.host(name))
+            if not self.machines.is_on(name):
+                self.machines.power_on(name)
 
     def close(self) -> None:
         """End what the test left running."""

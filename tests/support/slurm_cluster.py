@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from airflow_llmsched.agent import proc
+from airflow_llmsched.engines.slurm import gres
 from tests.support.waiting import wait_until
 
 _CONF = """\
@@ -131,8 +132,9 @@ class SlurmCluster:
         wait_until(self._is_up, _UP_LIMIT_S, poll_s=0.1)
 
     def start_controller(self, *options: str) -> None:
-        """Start the controller, with what it knew before unless told to clear it (``-c``)."""
+        """Start the controller, with what it knew before unless told to clear it (``-c``); return once it answers."""
         self._spawn(["slurmctld", "-D", "-f", str(self.conf), *options])
+        wait_until(self._controller_answers, _UP_LIMIT_S, poll_s=0.1)
 
     def stop_controller(self) -> None:
         """Have the controller end, which keeps what it knows for the next."""
@@ -144,10 +146,14 @@ class SlurmCluster:
         """Start the daemon of one node."""
         self._spawn(["slurmd", "-D", "-f", str(self.conf), "-N", node])
 
-    def node_daemon(self, node: str) -> proc.Process:
-        """Return the daemon of one node."""
-        (daemon,) = (each for each in self._processes() if _argv(each)[:1] == ["slurmd"] and _argv(each)[-1] == node)
-        return daemon
+    def bring_back(self, node: str) -> None:
+        """Have a node that was made unusable take jobs again; return once it does.
+
+        It comes back by itself as soon as its daemon reports, and nobody is told to do it twice.
+        """
+        with contextlib.suppress(AssertionError):
+            self.call("scontrol", "update", f"nodename={node}", "state=resume")
+        wait_until(lambda: self._state_of(node) in ("idle", "comp", "mix", "alloc"), _UP_LIMIT_S, poll_s=0.1)
 
     def call(self, *argv: str, stdin: str | None = None) -> str:
         """Run one of Slurm's commands. Raises ``AssertionError`` with what it said when it fails."""
@@ -182,11 +188,20 @@ class SlurmCluster:
         return self.call("scontrol", "token", f"lifespan={lifespan_s}").strip().removeprefix("SLURM_JWT=")
 
     def cancel_all(self) -> None:
-        """End every job, and return once none is left."""
+        """End every job, and return once none is left; of the nodes, see ``clear``."""
         with contextlib.suppress(AssertionError):  # jobs that end meanwhile make it complain
             self.call("scancel", "--user=root", "--signal=KILL")
             self.call("scancel", "--user=root")
         wait_until(lambda: not self.call("squeue", "--noheader").strip(), 60.0, poll_s=0.1)
+
+    def clear(self) -> None:
+        """End every job, and return once all that there is can be had: the next test counts on it.
+
+        An empty queue does not say so. Until a node has reported to a controller that was restarted, it gets no job, or
+        what its last job had counts as in use.
+        """
+        self.cancel_all()
+        wait_until(self._is_up, _UP_LIMIT_S, poll_s=0.1)
 
     def stop(self) -> None:
         """End every job and every daemon, and whatever of jobs is left, by pid."""
@@ -206,12 +221,22 @@ class SlurmCluster:
         """Return the daemons and the processes of jobs: all have the configuration's path in their environment."""
         return [each for each in proc.marked(self.environment) if each.pid != os.getpid()]
 
+    def _controller_answers(self) -> bool:
+        return "is UP" in self.call("bash", "-c", "scontrol ping || true")
+
+    def _state_of(self, node: str) -> str:
+        return self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").split()[0]
+
     def _is_up(self) -> bool:
+        """Whether every node is idle, and none of its GPUs is counted as in use."""
         try:
-            states = self.call("sinfo", "--noheader", "--Node", "--format=%N %T").split("\n")
+            told = self.call("sinfo", "--noheader", "--Node", "--Format=NodeList:20,StateLong:20,GresUsed:60")
         except (AssertionError, subprocess.TimeoutExpired):
             return False
-        return {tuple(line.split()) for line in states if line} == {(node, "idle") for node in NODES}
+        nodes = {tuple(line.split()) for line in told.splitlines()}
+        return {node[:2] for node in nodes} == {(node, "idle") for node in NODES} and all(
+            each.count == 0 for node in nodes for each in gres.parse(node[2])
+        )
 
     def _spawn(self, argv: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:

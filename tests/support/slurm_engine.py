@@ -115,7 +115,7 @@ class SlurmHarness(EngineHarness):
         self.cluster.call("scancel", "--user=root", "--state=PENDING")
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not self.cluster.call("squeue", "--noheader").strip(), 4.0, poll_s=0.1)
-        self.cluster.cancel_all()
+        self.cluster.clear()
 
 
 class _SpiedRunner:

@@ -151,6 +151,10 @@ class SshHosts:
         if boot is not None:
             _kill(boot)
 
+    def is_on(self, name: str) -> bool:
+        """Whether nobody has turned a machine off from here."""
+        return name in self._boots
+
     def reboot(self, name: str) -> None:
         """End all processes of a machine at once, and start it anew; its disk stays."""
         self.power_off(name)

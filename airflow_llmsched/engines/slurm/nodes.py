@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_llmsched.engines.slurm.records import pairs
+from airflow_llmsched.engines.slurm.records import number_of, pairs
 
 _SYMBOLS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "!": "POWER_DOWN"}
 _SYMBOLS |= {"$": "MAINT", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}
@@ -31,11 +31,15 @@ USABLE = frozenset(
 
 _IN_RESERVATION = frozenset(("MAINT", "MAINTENANCE", "RESERVED", "RES"))
 _TAKEN = frozenset(("ALLOCATED", "MIXED", "COMPLETING"))
+_NEVER = ("None", "Unknown", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """One node. ``states`` are its state and flags; ``gres`` and ``used`` as Slurm writes them."""
+    """One node. ``states`` are its state and flags; ``gres`` and ``used`` as Slurm writes them.
+
+    ``has_reported`` is whether the controller has heard from it since the controller began.
+    """
 
     name: str
     address: str
@@ -44,11 +48,21 @@ class NodeRecord:
     gres: str = ""
     used: str = ""
     partitions: tuple[str, ...] = ()
+    has_reported: bool = True
 
     @property
     def is_taken(self) -> bool:
         """Whether any job runs on it."""
         return not _TAKEN.isdisjoint(self.states)
+
+    @property
+    def in_use(self) -> str:
+        """What jobs have of ``gres``, in the same form.
+
+        A controller that was restarted does not count the ends of jobs on a node that has yet to report to it, which
+        takes seconds: ``used`` is then what they had, though no job is left there.
+        """
+        return self.used if self.has_reported or self.is_taken else ""
 
     def unusable_reason(self, *, has_reservation: bool) -> str | None:
         """Return why no rank may be placed here, None when one may."""
@@ -73,6 +87,7 @@ def from_scontrol_node(line: str) -> NodeRecord:
         gres=said.get("Gres", ""),
         used=said.get("GresUsed", ""),
         partitions=tuple(filter(None, said.get("Partitions", "").split(","))),
+        has_reported=said.get("SlurmdStartTime") not in _NEVER,
     )
 
 
@@ -89,6 +104,7 @@ def from_rest_node(node: Mapping[str, Any]) -> NodeRecord:
         gres=str(node.get("gres") or ""),
         used=str(node.get("gres_used") or ""),
         partitions=tuple(partitions.split(",") if isinstance(partitions, str) else partitions),
+        has_reported="slurmd_start_time" not in node or bool(number_of(node["slurmd_start_time"])),
     )
 
 

@@ -190,18 +190,19 @@ def from_rest(job: Mapping[str, Any]) -> JobRecord:
     exit_code, signal = _of_rest_code(job.get("exit_code"))
     return JobRecord(
         **_which(
-            str(_number(job.get("het_job_id")) or _number(job["job_id"])), str(_number(job.get("het_job_offset")) or 0)
+            str(number_of(job.get("het_job_id")) or number_of(job["job_id"])),
+            str(number_of(job.get("het_job_offset")) or 0),
         ),
         name=str(job.get("name") or ""),
         state=deciding([words] if isinstance(words, str) else words),
         exit_code=exit_code,
         signal=signal,
         reason=_word(str(job.get("state_reason") or "")),
-        num_restarts=_number(job.get("restart_cnt")) or 0,
+        num_restarts=number_of(job.get("restart_cnt")) or 0,
         nodes=expand(str(job.get("nodes") or "")),
-        submitted_at_s=_time_s(str(_number(job.get("submit_time")) or "")),
-        started_at_s=_time_s(str(_number(job.get("start_time")) or "")),
-        ended_at_s=_time_s(str(_number(job.get("end_time")) or "")),
+        submitted_at_s=_time_s(str(number_of(job.get("submit_time")) or "")),
+        started_at_s=_time_s(str(number_of(job.get("start_time")) or "")),
+        ended_at_s=_time_s(str(number_of(job.get("end_time")) or "")),
         comment=_rest_comment(job.get("comment")),
     )
 
@@ -223,6 +224,13 @@ def pairs(line: str) -> dict[str, str]:
     for match in _PAIR.finditer(line.strip()):
         found.setdefault(match[1], match[2].strip())
     return found
+
+
+def number_of(value: object) -> int | None:
+    """Return a number that may be told as ``{"set": true, "infinite": false, "number": 5}``, None when unset."""
+    if isinstance(value, Mapping):
+        return int(value["number"]) if value.get("set") and not value.get("infinite") else None
+    return None if value is None else int(str(value))
 
 
 def _joined(parts: Sequence[JobRecord]) -> JobRecord:
@@ -283,14 +291,7 @@ def _of_rest_code(value: object) -> tuple[int | None, int | None]:
         return (None, None) if value is None else _of_wait_status(int(str(value)))
     signal = value.get("signal")
     number = signal.get("id") if isinstance(signal, Mapping) else value.get("signal_id")
-    return _number(value.get("return_code")) or 0, _number(number) or None
-
-
-def _number(value: object) -> int | None:
-    """Return a number that may be told as ``{"set": true, "infinite": false, "number": 5}``, None when unset."""
-    if isinstance(value, Mapping):
-        return int(value["number"]) if value.get("set") and not value.get("infinite") else None
-    return None if value is None else int(str(value))
+    return number_of(value.get("return_code")) or 0, number_of(number) or None
 
 
 def _rest_comment(value: object) -> str:

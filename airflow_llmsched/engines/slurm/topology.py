@@ -42,7 +42,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, switches: str, options: SlurmOptions
 def _slots(node: NodeRecord, options: SlurmOptions) -> Slots:
     wanted = options.gres_of(node.name)
     if wanted:
-        slots = slots_of(node.gres, node.used, wanted=wanted)
+        slots = slots_of(node.gres, node.in_use, wanted=wanted)
         is_shared_out = options.exclusive and node.is_taken
         return Slots(num=slots.num, num_free=0, free=()) if is_shared_out else slots
     num = options.slots_per_node

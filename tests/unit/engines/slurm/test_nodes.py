@@ -38,6 +38,24 @@ def test_old_and_new_forms_of_slurmrestd_say_the_same() -> None:
     assert from_rest_node(new).unusable_reason(has_reservation=False) == "idle+drain: bad gpu 3"
 
 
+def test_a_node_without_jobs_that_has_yet_to_report_has_nothing_in_use() -> None:
+    """A restarted controller counts what its jobs had, and 22.05 prints this after the last one ended."""
+    line = LINE.replace("IDLE+DRAIN", "IDLE").replace("gpu:h100:3(IDX:0-2)", "gpu:h100:3")
+    silent = line.replace("CfgTRES", "SlurmdStartTime=None LastBusyTime=1796052774 CfgTRES")
+    assert from_scontrol_node(silent).in_use == ""
+    assert from_scontrol_node(silent.replace("=None", "=1796052763")).in_use == "gpu:h100:3"  # of a suspended job
+    assert from_scontrol_node(silent.replace("State=IDLE", "State=MIXED")).in_use == "gpu:h100:3"
+    assert from_scontrol_node(line).in_use == "gpu:h100:3"
+
+
+@pytest.mark.parametrize("never", [0, None, {"set": True, "number": 0}, {"set": False, "number": 0}])
+def test_slurmrestd_says_in_several_forms_that_a_node_has_yet_to_report(never: object) -> None:
+    node = {**REST_0_0_38, "state_flags": []}
+    assert from_rest_node({**node, "slurmd_start_time": never}).in_use == ""
+    for told in ({}, {"slurmd_start_time": 1796052763}, {"slurmd_start_time": {"set": True, "number": 1796052763}}):
+        assert from_rest_node({**node, **told}).in_use == "gpu:h100:3(IDX:0-2)"
+
+
 def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(ValueError, match="not asked for"):
         from_scontrol_node("slurm_load_node error: Unable to contact slurm controller")

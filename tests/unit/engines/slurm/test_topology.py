@@ -47,6 +47,12 @@ def test_whole_nodes_are_free_only_while_nobody_has_a_part() -> None:
     assert [each.num_free_slots for each in found.nodes] == [0, 8]
 
 
+def test_slots_of_jobs_that_ended_before_their_node_reported_are_free() -> None:
+    silent = {"used": "gpu:h100:8", "has_reported": False}
+    found = tree(node("n1", **silent), node("n2", states=("MIXED",), **silent))
+    assert [each.num_free_slots for each in found.nodes] == [8, 0]
+
+
 def test_slots_that_slurm_does_not_count_are_those_of_the_options() -> None:
     found = tree(node("n1", gres=""), node("n2", gres="", states=("ALLOCATED",)), gres="", slots_per_node=4)
     assert [(each.num_slots, each.num_free_slots) for each in found.nodes] == [(4, 4), (4, 0)]
