@@ -43,6 +43,15 @@ def test_job_of_the_high_partition_takes_the_node_of_a_low_one(slurm: SlurmClust
     wait_until(lambda: _state(slurm, high) == "CANCELLED", 60)
 
 
+def test_cluster_that_is_cleared_just_after_its_controller_began_anew_is_free_again(slurm: SlurmCluster) -> None:
+    job = _sbatch(slurm, "--partition=small", "--nodelist=s1", "--gres=gpu:2", script="sleep 600")
+    wait_until(lambda: _state(slurm, job) == "RUNNING", 60)
+    slurm.stop_controller()
+    slurm.start_controller()
+    slurm.clear()
+    assert "GresUsed=gpu:a100:0" in slurm.call("scontrol", "--details", "show", "node", "s1")
+
+
 def test_rest_daemon_answers_who_has_a_token(slurm: SlurmCluster) -> None:
     with slurm.rest() as address:
         headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": slurm.token()}

@@ -10,6 +10,7 @@ all under spine.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -120,7 +121,11 @@ class SlurmCluster:
 
     def start(self) -> None:
         """Start all daemons, and return once every node is idle. They outlive this process."""
-        self._write_files()
+        with _ports_to_ourselves():
+            self._write_files()
+            self._start()
+
+    def _start(self) -> None:
         munge = self.root / "munge"
         files = [f"--{name}={munge}/munge.{name.partition('-')[0]}" for name in ("pid-file", "log-file", "seed-file")]
         own = [f"--key-file={munge}/munge.key", f"--socket={munge}/munge.sock"]
@@ -129,7 +134,7 @@ class SlurmCluster:
         self.start_controller("-c")
         for node in NODES:
             self.start_node(node)
-        wait_until(self._is_up, _UP_LIMIT_S, poll_s=0.1)
+        self._await_all_free()
 
     def start_controller(self, *options: str) -> None:
         """Start the controller, with what it knew before unless told to clear it (``-c``); return once it answers."""
@@ -172,16 +177,16 @@ class SlurmCluster:
     @contextlib.contextmanager
     def rest(self) -> Iterator[str]:
         """Run slurmrestd for the length of the block, and yield its address. ``token`` lets in."""
-        (port,) = _free_ports(1)
         argv = ["slurmrestd", "-f", str(self.conf), "-u", "nobody", "-g", "nogroup", "-a", "rest_auth/jwt"]
-        daemon = self._spawn([*argv, "-s", "openapi/v0.0.38", f"127.0.0.1:{port}"], SLURM_JWT="daemon")
-        try:
-            wait_until(lambda: _answers(port) or daemon.poll() is not None, _UP_LIMIT_S)
+        with contextlib.ExitStack() as stack:
+            with _ports_to_ourselves():
+                (port,) = _free_ports(1)
+                daemon = self._spawn([*argv, "-s", "openapi/v0.0.38", f"127.0.0.1:{port}"], SLURM_JWT="daemon")
+                stack.callback(lambda: daemon.wait(timeout=30))
+                stack.callback(daemon.terminate)
+                wait_until(lambda: _answers(port) or daemon.poll() is not None, _UP_LIMIT_S)
             assert daemon.poll() is None, self._log.read_text()[-2000:]
             yield f"http://127.0.0.1:{port}"
-        finally:
-            daemon.terminate()
-            daemon.wait(timeout=30)
 
     def token(self, *, lifespan_s: int = 3600) -> str:
         """Return a token for the user that runs the tests."""
@@ -201,7 +206,7 @@ class SlurmCluster:
         what its last job had counts as in use.
         """
         self.cancel_all()
-        wait_until(self._is_up, _UP_LIMIT_S, poll_s=0.1)
+        self._await_all_free()
 
     def stop(self) -> None:
         """End every job and every daemon, and whatever of jobs is left, by pid."""
@@ -227,16 +232,23 @@ class SlurmCluster:
     def _state_of(self, node: str) -> str:
         return self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").split()[0]
 
-    def _is_up(self) -> bool:
+    def _await_all_free(self) -> None:
+        try:
+            wait_until(self._is_all_free, _UP_LIMIT_S, poll_s=0.1)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self._sinfo()}\n{self._log.read_text()[-2000:]}") from error
+
+    def _is_all_free(self) -> bool:
         """Whether every node is idle, and none of its GPUs is counted as in use."""
         try:
-            told = self.call("sinfo", "--noheader", "--Node", "--Format=NodeList:20,StateLong:20,GresUsed:60")
+            told = {tuple(line.split()) for line in self._sinfo().splitlines()}
         except (AssertionError, subprocess.TimeoutExpired):
             return False
-        nodes = {tuple(line.split()) for line in told.splitlines()}
-        return {node[:2] for node in nodes} == {(node, "idle") for node in NODES} and all(
-            each.count == 0 for node in nodes for each in gres.parse(node[2])
-        )
+        used = [each.count for _, _, text in told for each in gres.parse(text)]
+        return {(node, state) for node, state, _ in told} == {(node, "idle") for node in NODES} and not any(used)
+
+    def _sinfo(self) -> str:
+        return self.call("sinfo", "--noheader", "--Node", "--Format=NodeList:20,StateLong:20,GresUsed:60")
 
     def _spawn(self, argv: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
@@ -304,6 +316,14 @@ def _plain_environment() -> dict[str, str]:
 def _write_secret(path: Path, secret: bytes) -> None:
     path.write_bytes(secret)
     path.chmod(0o400)
+
+
+@contextlib.contextmanager
+def _ports_to_ourselves() -> Iterator[None]:
+    """Let no other process choose ports before ours listen: the tests' processes all start a cluster at once."""
+    with Path(tempfile.gettempdir(), "llmsched-slurm-ports.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _free_ports(num: int) -> list[int]:
