@@ -42,6 +42,8 @@ os.environ.update(
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
+_SERVER_LIMIT_S = 300
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
@@ -54,8 +56,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits longest: the tests of a real Airflow, in whose waiting times the others run."""
+    """Begin with what waits longest: the tests of a real Airflow, in whose waiting times the others run.
+
+    A test with servers may take longer than others: each of its waits alone has up to 100 s before it says what for.
+    """
     items.sort(key=lambda item: item.get_closest_marker("stack") is None)
+    for item in items:
+        if item.get_closest_marker("server") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SERVER_LIMIT_S))
 
 
 @pytest.fixture(scope="session")

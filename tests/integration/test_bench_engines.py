@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.engines_slurm import status_cost
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 
 def test_status_of_many_gangs_is_one_call_of_slurms() -> None:

@@ -20,7 +20,7 @@ from tests.support.hosts_engine import HostsHarness
 if TYPE_CHECKING:
     from tests.support.ssh_hosts import SshHosts
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.slurm_engine import SlurmHarness
 from tests.support.slurm_house import SlurmHouse
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_engine import SlurmHarness
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 _LARGE = {"partition": "low", "gres": "gpu:h100", "slots_per_node": 8}
 

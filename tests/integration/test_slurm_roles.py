@@ -16,7 +16,7 @@ from airflow_llmsched.testing.engine_contract import SUCCEEDS, ended, gang_of, n
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_engine import SlurmHarness
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture

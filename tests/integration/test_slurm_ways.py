@@ -17,7 +17,7 @@ from tests.support.login_node import LoginNode, login_node
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_engine import SlurmHarness, python_for
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 WAYS = ("ssh", "rest", "rest and ssh")
 
