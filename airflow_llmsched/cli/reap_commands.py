@@ -22,7 +22,7 @@ from airflow_llmsched.control.arbiter_ground import Ground
 from airflow_llmsched.control.claim_reaping import ClaimFinding, ClaimReaper
 from airflow_llmsched.control.deployment import known_deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseFinding, LeaseReaper
-from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.open_arbiter import open_ground, open_grounds
 from airflow_llmsched.control.open_clouds import open_adapter
 from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
 from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap
@@ -80,7 +80,7 @@ def reap(  # noqa: PLR0917 - options, all of them given by name
         reapers = _reapers(engine, options, state_root, fleet, store, owner, ask)
         gangs = [_reap_gangs(console, each, reaper, yes=yes) for each, reaper in reapers.items()]
         claimed = _claim_reapers(engine, options, state_root, fleet, store, ask)
-        claims = [_reap_claims(console, each, reaper, yes=yes) for each, reaper in claimed.items()]
+        claims = [_reap_claims(console, engine, each, yes=yes) for each in claimed]
         leases = [_reap_leases(console, name, each, yes=yes) for name, each in lease_reapers.items()]
     except LlmschedError as error:
         typer.echo(f"error: {error}", err=True)
@@ -163,13 +163,12 @@ def _reap_gangs(console: Console, name: str, reaper: Reaper, *, yes: bool) -> _D
 
 def _claim_reapers(  # noqa: PLR0917 - what one call of the command has opened
     name: str, options: dict[str, Any], state_root: Path, fleet: Path | None, store: ObjectStore, ask: AskAirflow
-) -> dict[str, ClaimReaper]:
-    """Return a reaper for each engine that has claims. All clusters of a fleet are looked at as one."""
-    opened = open_engine(name, options, state_root=state_root, fleet=read_fleet_file(fleet))
-    ground = _ground(opened, name, fleet, store)
-    if ground is None:
-        return {}
-    return {name: ClaimReaper(ground, store=store, engine=opened, ask=ask, clock=SystemClock())}
+) -> list[ClaimReaper]:
+    """Return a reaper for all claims to an engine's machines. All clusters of a fleet are looked at as one."""
+    read = read_fleet_file(fleet)
+    opened = open_engine(name, options, state_root=state_root, fleet=read)
+    grounds = open_grounds(opened, name, read, store=store, clock=SystemClock())
+    return [ClaimReaper(each, store=store, engine=opened, ask=ask, clock=SystemClock()) for each in grounds]
 
 
 def _reap_claims(console: Console, name: str, reaper: ClaimReaper, *, yes: bool) -> _Done:

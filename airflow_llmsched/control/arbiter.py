@@ -81,6 +81,7 @@ class RunArbiter:
         unknown = unknown_words(self._context.workload.queue, self._rules)
         if unknown:
             return ev.PlanRefused(at_s=self._clock.now_s(), reason=unknown, retry_at_s=None)
+        tree = without(tree, self._ground.lacks)
         mine = self._take_over(command)
         if mine is not None and not mine.waits and mine.yields_to is None:
             chosen = self._on_what_is_held(mine, command, tree)
@@ -103,7 +104,7 @@ class RunArbiter:
         self._ground.free(self._run, num_records=num_records)
         try:
             if self._ground.state().waiting:
-                self._decider.decide(tree())
+                self._decider.decide(without(tree(), self._ground.lacks))
         except Exception as error:  # noqa: BLE001  (others' claims must not keep this run from its end)
             log.warning("run %s has ended; who gets what it held is for those who wait: %s", self._run, error)
 

@@ -29,7 +29,7 @@ from airflow_llmsched.control.arbiter_state import (
 from airflow_llmsched.control.arbiter_turn import with_moves
 from airflow_llmsched.control.arbiter_view import SavedAt, queue_state, slots_of_slices
 from airflow_llmsched.control.journal import JournalRaceError
-from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.queue import QueuedGang, QueueState
 from airflow_llmsched.domain.queue_decision import QueueDecision, Start
 from airflow_llmsched.domain.queue_rules import QueueRules
@@ -57,14 +57,24 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 class Ground:
     """One cluster's claims. ``name`` is what the engine is called; a fleet is one ground: plans may be on any of it.
 
-    ``scope`` stands for what of the cluster an engine has that was opened with it; ``""``: all.
+    ``scope`` stands for what of the cluster an engine has that was opened with it; ``""``: all. ``lacks`` are nodes of
+    that engine which are shared out elsewhere: nobody may plan on them by these claims.
     """
 
-    def __init__(self, store: ObjectStore, name: str, *, clock: Clock, scope: str = "") -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        *,
+        clock: Clock,
+        scope: str = "",
+        lacks: frozenset[NodeId] = frozenset(),
+    ) -> None:
         if not _NAME.fullmatch(name):
             raise SpecError(path="engine", value=name, hint="must be letters, digits, - and _, at most 63")
         self.name = name
         self.scope = scope
+        self.lacks = lacks
         self._clock = clock
         self._numbered = Numbered(store, f"{GROUNDS}{name}", FORM, clock=clock)
 

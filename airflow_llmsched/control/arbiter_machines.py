@@ -99,13 +99,19 @@ def scope_of(inventory: Inventory) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
-def known_ground(inventory: Inventory, name: str, *, store: ObjectStore, clock: Clock) -> str:
-    """Return the ground that an engine's machines belong to by now, for whoever claims nothing; ``name`` without one.
+def known_grounds(inventory: Inventory, name: str, *, store: ObjectStore, clock: Clock) -> tuple[str, ...]:
+    """Return the grounds that an engine's machines belong to by now, for whoever claims nothing; ``name`` without any.
 
-    Raises ``StoreError``.
+    They are several where its list was changed, and runs still claim nodes of more than one. Raises ``StoreError``.
     """
     state = Numbered(store, FOLDER, FORM, clock=clock).read()
-    return name if name == FLEET else next(iter(sorted(_touched(state, inventory))), name)
+    return (name,) if name == FLEET else tuple(sorted(_touched(state, inventory))) or (name,)
+
+
+def lacking(ground: str, inventory: Inventory, *, store: ObjectStore, clock: Clock) -> frozenset[NodeId]:
+    """Return which of an engine's nodes a ground does not have, or not under that name. Raises ``StoreError``."""
+    machines = Numbered(store, FOLDER, FORM, clock=clock).read().grounds.get(ground, {})
+    return frozenset(node for node, machine in inventory.items() if machines.get(machine) != node)
 
 
 def join_ground(inventory: Inventory, name: str, *, store: ObjectStore, clock: Clock) -> str:
@@ -155,7 +161,8 @@ def _close(store: ObjectStore, name: str, clock: Clock, inventory: Inventory) ->
         path="engine_options",
         value=", ".join(sorted(inventory)[:5]),
         hint=f"has machines of {name}, which other lists of hosts share out, and {len(claims)} runs ({shown}) hold or "
-        "await nodes of it: let those end first, or list the same machines under the same names as they do",
+        "await nodes of it: let those end first, or list the same machines under the same names as they do. Runs that "
+        "hold some go on",
     )
 
 

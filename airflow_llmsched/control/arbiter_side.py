@@ -16,6 +16,7 @@ from airflow_llmsched.control.arbiter_ground import Decider, Ground
 from airflow_llmsched.control.arbiter_state import Claim, GroundState, launch_number
 from airflow_llmsched.control.arbiter_turn import ends_by_s, turn_of, unknown_words
 from airflow_llmsched.control.arbiter_view import as_if_alone, left_over, only, part_of, slots_of
+from airflow_llmsched.control.fit_nodes import without
 from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.domain.placement import Placement
@@ -94,7 +95,8 @@ class SideArbiter:
         unknown = unknown_words(self._about.queue, self._rules)
         if unknown:
             raise TurnError(unknown, again_at_s=None)
-        tree, number = self._topology() if own is None else own, self.number_of(key)
+        tree = without(self._topology() if own is None else own, self._ground.lacks)
+        number = self.number_of(key)
         mine = self._mine()
         if mine is not None and not mine.waits and mine.yields_to is None:
             held = self._on_what_is_held(mine, fitting, tree, number)
@@ -126,7 +128,7 @@ class SideArbiter:
         self._ground.free(self.key, num_records=number, remember=number + 1)
         try:
             if self._ground.state().waiting:
-                self._decider.decide(self._topology())
+                self._decider.decide(without(self._topology(), self._ground.lacks))
         except Exception as error:  # noqa: BLE001  (others' claims must not keep this gang's task from its end)
             log.warning("%s has ended; who gets what it held is for those who wait: %s", self.key, error)
 

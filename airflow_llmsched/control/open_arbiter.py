@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from airflow_llmsched.control.arbiter import RunArbiter
 from airflow_llmsched.control.arbiter_ground import Decider, Ground
-from airflow_llmsched.control.arbiter_machines import join_ground, known_ground, scope_of
+from airflow_llmsched.control.arbiter_machines import join_ground, known_grounds, lacking, scope_of
 from airflow_llmsched.control.arbiter_saved import SavedWork
 from airflow_llmsched.control.arbiter_side import SideArbiter, SideClaim
 from airflow_llmsched.control.arbiter_state import launch_number
@@ -14,8 +15,9 @@ from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.open_fleet import names_cluster
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.domain.fleet import FLEET, Fleet
-from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.domain.queue_rules import QueueRules
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.ports import (
     Clock,
     Engine,
@@ -28,26 +30,84 @@ from airflow_llmsched.ports import (
 
 
 def open_ground(
-    engine: Engine, name: str, fleet: Fleet | None, *, store: ObjectStore, clock: Clock, claims: bool = False
+    engine: Engine,
+    name: str,
+    fleet: Fleet | None,
+    *,
+    store: ObjectStore,
+    clock: Clock,
+    claims: bool = False,
+    runs: Collection[RunKey] = (),
 ) -> Ground | None:
     """Return the claims to ``engine``, which a task calls ``name``; None where there is nothing to share out.
 
     That is where a scheduler of its own rules, and where all nodes are what the run has rented. A fleet and each of its
     clusters are one ground: their nodes have the same names. So are engines that have machines in common
     (``control.arbiter_machines``); others of one adapter are grounds by themselves. Whoever ``claims`` joins its
-    machines to those of others first. Raises ``SpecError`` for machines that cannot be shared out now, ``StoreError``,
-    ``CouldNotLookError``.
+    machines to those of others first. Where that is not possible now, as its list of machines was changed, what one of
+    ``runs`` claims stays where it is until it is given back. Raises ``SpecError`` for machines that cannot be shared
+    out now, ``StoreError``, ``CouldNotLookError``.
     """
+    if not claims:
+        known = open_grounds(engine, name, fleet, store=store, clock=clock)
+        return (_with_claims_of(runs, known) if len(known) > 1 else None) or next(iter(known), None)
+    try:
+        return _join(engine, name, fleet, store=store, clock=clock)
+    except SpecError:
+        before = _with_claims_of(runs, open_grounds(engine, name, fleet, store=store, clock=clock))
+        if before is None or not isinstance(engine, InventoryEngine):
+            raise
+        lacks = lacking(before.name, engine.inventory, store=store, clock=clock)
+        return Ground(store, before.name, clock=clock, scope=before.scope, lacks=lacks)
+
+
+def open_grounds(
+    engine: Engine, name: str, fleet: Fleet | None, *, store: ObjectStore, clock: Clock
+) -> tuple[Ground, ...]:
+    """Return all claims to machines of ``engine``, for whoever looks after them and claims nothing.
+
+    Raises ``StoreError``.
+    """
+    place = _place_of(engine, name, fleet)
+    if place is None:
+        return ()
+    inventory = engine.inventory if isinstance(engine, InventoryEngine) else {}
+    grounds = known_grounds(inventory, place.ground, store=store, clock=clock)
+    return tuple(Ground(store, each, clock=clock, scope=place.scope) for each in grounds)
+
+
+def _join(engine: Engine, name: str, fleet: Fleet | None, *, store: ObjectStore, clock: Clock) -> Ground | None:
+    place = _place_of(engine, name, fleet)
+    if place is None:
+        return None
+    ground = place.ground
+    if isinstance(engine, InventoryEngine) and engine.inventory:
+        ground = join_ground(engine.inventory, ground, store=store, clock=clock)
+    return Ground(store, ground, clock=clock, scope=place.scope)
+
+
+def _with_claims_of(runs: Collection[RunKey], grounds: Iterable[Ground]) -> Ground | None:
+    return next((each for each in grounds if each.state().claims.keys() & set(runs)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """What the ground of an engine's machines is called where these are nobody else's, and the engine's part of it."""
+
+    ground: str
+    scope: str
+
+
+def _place_of(engine: Engine, name: str, fleet: Fleet | None) -> _Place | None:
+    """Return where an engine's claims are, None for one that shares nothing out."""
     if engine.features & {EngineFeature.OWN_QUEUE, EngineFeature.NODES_ARE_RENTED}:
         return None
-    ground, scope = (FLEET, name) if names_cluster(name, fleet) else (name, "")
-    if isinstance(engine, InventoryEngine) and engine.inventory:
-        if ground != FLEET:
-            scope = scope_of(engine.inventory)
-            ground = f"{name}-{engine.machines if isinstance(engine, SeparateEngine) else scope}"
-        find = join_ground if claims else known_ground
-        ground = find(engine.inventory, ground, store=store, clock=clock)
-    return Ground(store, ground, clock=clock, scope=scope)
+    if names_cluster(name, fleet):
+        return _Place(ground=FLEET, scope=name)
+    if not isinstance(engine, InventoryEngine) or not engine.inventory:
+        return _Place(ground=name, scope="")
+    scope = scope_of(engine.inventory)
+    return _Place(ground=f"{name}-{engine.machines if isinstance(engine, SeparateEngine) else scope}", scope=scope)
 
 
 def open_arbiter(

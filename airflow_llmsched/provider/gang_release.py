@@ -62,7 +62,7 @@ def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
         clock=clock,
         dag_id=scope.dag_id,
         run_id=scope.run_id,
-        ground=open_ground(opened, engine, deployment_fleet(), store=store, clock=clock),
+        ground=open_ground(opened, engine, deployment_fleet(), store=store, clock=clock, runs=[scope.run_key]),
     )
     trained = training.release(since_s=since_s)  # first: it is what knows whether the run was begun anew meanwhile
     settings = GangSettings(scope=scope, engine=engine, engine_options=engine_options)

@@ -112,7 +112,8 @@ def open_driver(settings: GangSettings) -> RunDriver:
 def _arbiter(settings: GangSettings, engine: Engine, context: RunContext, *, planner: Planner) -> RunArbiter | None:
     """Return whoever shares the engine's nodes among runs; None where the engine does, or has none but rented ones."""
     fleet, store, clock = deployment_fleet(), settings.scope.store(), SystemClock()
-    ground = open_ground(engine, settings.engine, fleet, store=store, clock=clock, claims=True)
+    runs = [context.run_key, settings.scope.checks_key]
+    ground = open_ground(engine, settings.engine, fleet, store=store, clock=clock, claims=True, runs=runs)
     if ground is None:
         return None
     return open_arbiter(

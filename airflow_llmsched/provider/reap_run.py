@@ -9,7 +9,7 @@ from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.claim_reaping import ClaimReaper
 from airflow_llmsched.control.deployment import deployment_id
 from airflow_llmsched.control.lease_reaping import LeaseReaper
-from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.open_arbiter import open_ground, open_grounds
 from airflow_llmsched.control.reaper import ReaperLimits
 from airflow_llmsched.control.reaping import Reaper
 from airflow_llmsched.objects.open import open_store
@@ -36,16 +36,16 @@ def open_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLi
     )
 
 
-def open_claim_reaper(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> ClaimReaper | None:
-    """Return this deployment's reaper of claims to one engine; None where a scheduler of its own rules.
+def open_claim_reapers(engine: str, engine_options: Mapping[str, Any], limits: ReaperLimits) -> tuple[ClaimReaper, ...]:
+    """Return this deployment's reapers of claims to one engine; none where a scheduler of its own rules.
 
-    Raises ``SpecError``, ``StoreError``.
+    They are several where its machines are in several grounds. Raises ``SpecError``, ``StoreError``.
     """
     store, opened, clock = open_store(state_root()), open_run_engine(engine, engine_options), SystemClock()
-    ground = open_ground(opened, engine, deployment_fleet(), store=store, clock=clock)
-    if ground is None:
-        return None
-    return ClaimReaper(ground, store=store, engine=opened, ask=ask_airflow, clock=clock, limits=limits)
+    return tuple(
+        ClaimReaper(ground, store=store, engine=opened, ask=ask_airflow, clock=clock, limits=limits)
+        for ground in open_grounds(opened, engine, deployment_fleet(), store=store, clock=clock)
+    )
 
 
 def open_lease_reaper(cloud: str, options: Mapping[str, Any]) -> LeaseReaper:

@@ -32,7 +32,7 @@ def open_claims(
     """
     scope = settings.scope
     fleet, store, clock = deployment_fleet(), scope.store(), SystemClock()
-    ground = open_ground(engine, settings.engine, fleet, store=store, clock=clock, claims=spec is not None)
+    ground = open_ground(engine, settings.engine, fleet, store=store, clock=clock, claims=spec is not None, runs=[key])
     if ground is None:
         return None
     claim = SideClaim(

@@ -102,18 +102,18 @@ class ReapOperator(BaseOperator):
     def _reap_claims(self, engine: str, result: dict[str, Any], troubles: list[str]) -> None:
         from airflow_llmsched.control.reaper import ReaperLimits
         from airflow_llmsched.errors import TransientError
-        from airflow_llmsched.provider.reap_run import open_claim_reaper
+        from airflow_llmsched.provider.reap_run import open_claim_reapers
 
         limits = ReaperLimits(silence_s=self.silence_s, unleased_s=self.unleased_s)
         try:
-            reaper = open_claim_reaper(engine, self.engine_options, limits)
-            findings = () if reaper is None else reaper.look()
+            reapers = open_claim_reapers(engine, self.engine_options, limits)
+            found = [(reaper, finding) for reaper in reapers for finding in reaper.look()]
         except TransientError as error:
             troubles.append(f"claims to {engine}: {error}")
             return
-        for finding in findings:
+        for reaper, finding in found:
             name = f"claim:{finding.run}"
-            if self._note(result, name, f"what {finding.run} claims of {engine}", finding.verdict) and reaper:
+            if self._note(result, name, f"what {finding.run} claims of {engine}", finding.verdict):
                 reaped = reaper.reap(finding)
                 result["stopped"] += [name] if reaped.is_gone else []
                 troubles += [f"{name}: {reaped.trouble}"] if reaped.trouble else []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched.control import effects
-from airflow_llmsched.control.arbiter_ground import Decider
+from airflow_llmsched.control.arbiter_ground import Decider, Ground
 from airflow_llmsched.control.arbiter_state import ABSENT_S, Claimed, GroundState, Led, QueueLease
 from airflow_llmsched.control.context import Failed, Succeeded, Watch
 from airflow_llmsched.control.journal import Journal, JournalRaceError
@@ -520,3 +520,13 @@ def test_nobody_leaves_for_a_run_that_no_longer_comes(house: SharedHouse) -> Non
     house.until(lambda: trains(house, waiting), limit_s=5000.0)
     assert house.claims().claims[gone.key].waits
     assert "yield_ordered" not in kinds(house, waiting)
+
+
+@pytest.mark.parametrize("priority", ["normal", None])
+def test_a_run_plans_on_nothing_that_its_claims_do_not_share_out(house: SharedHouse, priority: str | None) -> None:
+    """Its DAG's list of hosts was changed, and has some now that another ground has."""
+    lacks = frozenset({NodeId("r0n0"), NodeId("r1n1")})
+    ground = Ground(house.store, shared_house.GROUND, clock=house.clock, lacks=lacks)
+    house.ground = lambda: ground  # type: ignore[method-assign]
+    tenant = house.start("a", 4, priority=priority)
+    assert house.held() == {tenant.key: {"r0n1", "r1n0"}}

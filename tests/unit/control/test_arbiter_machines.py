@@ -6,7 +6,7 @@ import pytest
 
 from airflow_llmsched.control import arbiter_machines
 from airflow_llmsched.control.arbiter_ground import Ground
-from airflow_llmsched.control.arbiter_machines import join_ground, known_ground, scope_of
+from airflow_llmsched.control.arbiter_machines import join_ground, known_grounds, lacking, scope_of
 from airflow_llmsched.control.arbiter_state import Claim
 from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import NodeId, RunKey
@@ -135,13 +135,25 @@ def test_whoever_stood_still_while_others_joined_the_same_machines_finds_their_g
     assert house.opened("h1", "h2") == came[1]
 
 
-def test_whoever_only_gives_back_finds_the_ground_and_joins_nothing(house: House) -> None:
-    def known(*hosts: str, name: str = "new") -> str:
-        return known_ground(machines(*hosts), name, store=house.store, clock=house.clock)
+def test_whoever_only_gives_back_finds_the_grounds_and_joins_nothing(house: House) -> None:
+    def known(*hosts: str, name: str = "new") -> tuple[str, ...]:
+        return known_grounds(machines(*hosts), name, store=house.store, clock=house.clock)
 
-    assert known("h1") == "new"
+    assert known("h1") == ("new",)
     one = house.opened("h1", "h2")
     house.claim(one, "h1")
-    assert known("h2", "h9") == one
-    assert known("partner/h1=h1:22", name=FLEET) == FLEET
-    assert house.opened("h9") != one
+    assert known("h2", "h9") == (one,)
+    assert known("partner/h1=h1:22", name=FLEET) == (FLEET,)
+    other = house.opened("h9")
+    assert known("h2", "h9") == tuple(sorted((one, other)))
+
+
+def test_a_ground_lacks_what_is_shared_out_elsewhere_or_called_otherwise(house: House) -> None:
+    one, other = house.opened("h1", "h2"), house.opened("h3")
+
+    def lacks(ground: str) -> set[str]:
+        inventory = machines("h1", "node2=h2:22", "h3", "h4")
+        return set(lacking(ground, inventory, store=house.store, clock=house.clock))
+
+    assert lacks(one) == {"node2", "h3", "h4"}
+    assert lacks(other) == {"h1", "node2", "h4"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from airflow_llmsched import codec
+from airflow_llmsched.control.arbiter_ground import Ground
 from airflow_llmsched.control.arbiter_side import SideArbiter, SideClaim
 from airflow_llmsched.control.arbiter_state import launch_number
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
@@ -26,7 +27,7 @@ from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import CapacityError, RelaxError, TurnError
 from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimRankScript
-from tests.support.shared_house import SharedHouse, run_of
+from tests.support.shared_house import GROUND, SharedHouse, run_of
 
 OWNER = run_of("o")
 KEY = run_of("e")
@@ -309,3 +310,11 @@ def test_what_can_never_be_placed_is_said_so(house: SharedHouse) -> None:
     bench.fitting = Ranks(num=9)
     with pytest.raises(TurnError, match="never_fits"):
         bench.claims().hold(bench.fitting, key=AttemptKey(run=KEY, generation=0, attempt=1))
+
+
+@pytest.mark.parametrize("wish", [QueueWish(), None])
+def test_it_is_placed_on_nothing_that_its_claims_do_not_share_out(house: SharedHouse, wish: QueueWish | None) -> None:
+    ground = Ground(house.store, GROUND, clock=house.clock, lacks=frozenset({N0}))
+    house.ground = lambda: ground  # type: ignore[method-assign]
+    Bench(house, wish=wish).start()
+    assert dict(house.claims().claims[KEY].held) == {"r0n1": (0,)}

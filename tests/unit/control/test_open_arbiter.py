@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.arbiter_state import Claim
+from airflow_llmsched.control.open_arbiter import open_ground, open_grounds
 from airflow_llmsched.control.open_fleet import open_fleet
 from airflow_llmsched.domain.fleet import Cluster, Fleet
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.engines.hosts.engine import HostsEngine
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.engines.slurm.engine import SlurmEngine
@@ -85,3 +88,34 @@ def test_hosts_of_a_fleets_cluster_are_the_fleets(tmp_path: Path) -> None:
     assert (ground.name, ground.scope) == ("fleet", "hall")
     with pytest.raises(SpecError, match="hall/a of the fleet file"):
         open_ground(hosts(tmp_path, "a"), "hosts", FLEET, store=store, clock=clock, claims=True)
+
+
+def test_a_run_keeps_its_claims_where_they_are_while_its_list_is_changed_to_one_that_bridges_two(
+    tmp_path: Path,
+) -> None:
+    """Else its own claim would keep its task from going on, its teardown from giving back, and all others for ever."""
+    store, clock = MemoryStore(), VirtualClock()
+    run, other = RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), RunKey("ls-bbbbbbbbbbbbbbbbbbbb")
+
+    def ground(*names: str, claims: bool = True, runs: tuple[RunKey, ...] = (run,)) -> Any:
+        return open_ground(hosts(tmp_path, *names), "hosts", None, store=store, clock=clock, claims=claims, runs=runs)
+
+    def claim(key: RunKey, node: str) -> Claim:
+        gang = QueuedGang(key=key, team="red", priority_class="normal")
+        return Claim(gang=gang, num_records=1, since_s=0.0, held={NodeId(node): (0,)})
+
+    grounds = {name: ground(name) for name in "abcd"}
+    for name, key in (("a", other), ("d", run)):
+        grounds[name].claim(claim(key, name))
+    for claims in (True, False):
+        kept = ground("a", "d", "e", claims=claims)
+        assert (kept.name, set(kept.lacks)) == (grounds["d"].name, {"a", "e"} if claims else set())
+    with pytest.raises(SpecError, match="let those end first"):
+        ground("a", "d", runs=())
+    bridged = open_grounds(hosts(tmp_path, "a", "d"), "hosts", None, store=store, clock=clock)
+    assert {each.name for each in bridged} == {grounds["a"].name, grounds["d"].name}
+    for name, key in (("a", other), ("d", run)):
+        grounds[name].free(key, num_records=1)
+    both = ground("a", "d", "e")
+    assert both.name not in {each.name for each in grounds.values()}
+    assert both.lacks == frozenset()
