@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_llmsched.domain.hardware import Accelerator
+from airflow_llmsched.domain.hardware import Accelerator, NodeShape
 from airflow_llmsched.domain.placement import NotPlaced
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.evaluate import usable_bytes
 from airflow_llmsched.planner.layouts import legal_layouts
+from airflow_llmsched.planner.perf.demands import Shortage
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
 from airflow_llmsched.units import GIB
 
@@ -36,6 +37,7 @@ class Obstacles:
     num_inexpressible: int = 0
     leanest_bytes: int | None = None
     leanest_accelerator: Accelerator | None = None
+    shortage: tuple[Shortage, NodeShape] | None = None
     _turned_down: Counter[str] = field(default_factory=Counter)
 
     def add_candidates(self, number: int) -> None:
@@ -79,6 +81,11 @@ class Obstacles:
         if shortest or leanest_bytes - accelerator.memory_bytes < self._missing_bytes:
             self.leanest_bytes, self.leanest_accelerator = leanest_bytes, accelerator
 
+    def note_shortage(self, shortage: Shortage, shape: NodeShape) -> None:
+        """Remember the node shape that came closest to what ranks state to hold outside their accelerators."""
+        if self.shortage is None or shortage.missing_bytes < self.shortage[0].missing_bytes:
+            self.shortage = (shortage, shape)
+
     def rejections(self) -> dict[str, int]:
         """Return reasons with their counts, most frequent first, ties in the order of the text."""
         return dict(sorted(self._turned_down.items(), key=lambda item: (-item[1], item[0])))
@@ -94,8 +101,9 @@ def relaxation(obstacles: Obstacles) -> str | None:
     """Say what would help, by how far the last candidates got."""
     if obstacles.num_inexpressible:
         return f"plan for another trainer: {obstacles.num_inexpressible:,} layouts fit that this one cannot express"
-    if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
-        return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+    short_of_memory = _short_of_memory(obstacles)
+    if short_of_memory is not None:
+        return short_of_memory
     if obstacles.breaks_wishes:
         refusal = obstacles.wish_refusal
         told = "" if refusal is None else f"{refusal.summary}: {refusal.relaxation}"
@@ -107,12 +115,26 @@ def relaxation(obstacles: Obstacles) -> str | None:
     return _to_be_legal(obstacles) if obstacles.tried_counts else _to_have_ranks(obstacles)
 
 
+def _short_of_memory(obstacles: Obstacles) -> str | None:
+    if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
+        return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+    return None if obstacles.shortage is None else _to_share(*obstacles.shortage)
+
+
 def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:
     needed, usable = f"{leanest_bytes / GIB:.1f} GiB", f"{usable_bytes(accelerator) / GIB:.1f} GiB"
     return (
         f"the leanest legal layout needs {needed} on each {accelerator.name}, which has {usable} to use: allow more "
         "ranks, a higher ZeRO stage, more recomputation, a smaller micro-batch or an offload "
         "(parallelism.may_offload), or use accelerators with more memory"
+    )
+
+
+def _to_share(shortage: Shortage, shape: NodeShape) -> str:
+    stated, share = f"{shortage.num_bytes / GIB:.1f} GiB", f"{shortage.share_bytes / GIB:.1f} GiB"
+    return (
+        f"a rank states {stated} of {shortage.tier} (memory.tiers), and an accelerator's share of a {shape.name} is "
+        f"{share}: state less, or use nodes with more for each accelerator"
     )
 
 

@@ -27,6 +27,7 @@ from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
 from airflow_llmsched.planner.node_costs import node_costs_of
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
+from airflow_llmsched.planner.perf.demands import shortage_outside
 from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
 from airflow_llmsched.planner.phases import phase_costs
 from airflow_llmsched.planner.placed_again import placed_again
@@ -58,6 +59,7 @@ NO_FORMAT = "the accelerator has no such number format"
 NOT_PLACED = "the gang does not fit under the placement rules"
 NO_MEMORY = "needs more memory than the accelerator has"
 NO_ROOM_OUTSIDE = "offloads more than the node's host memory or disks hold"
+SHORT_OUTSIDE = "states more of host memory or disks than an accelerator's share of the node"
 INEXPRESSIBLE = "fits, but the trainer cannot express it"
 WISH_BROKEN = "a required placement wish of a group is broken"
 DOMINATED = "another plan is at least as fast, as lean, as cheap and as compact"
@@ -302,6 +304,11 @@ def _legal_space(
     if ask.workload.model and ask.workload.precision.compute not in ask.shape.accelerator.peak_flop_per_s:
         obstacles.turn_down(NO_FORMAT, len(space))
         obstacles.note_format(ask.shape.accelerator)
+        return None
+    shortage = shortage_outside(ask.workload, ask.shape)
+    if shortage is not None:
+        obstacles.turn_down(SHORT_OUTSIDE, len(space))
+        obstacles.note_shortage(shortage, ask.shape)
         return None
     return space if len(space) else None
 

@@ -411,7 +411,9 @@ class TierBlock(Block):
     """Bytes a rank holds in one tier of memory."""
 
     tier: Literal["hbm", "host", "nvme"] = Field(description="Accelerator memory, host memory or local disk.")
-    bytes_per_rank: f.Bytes = Field(description="What one rank holds there.")
+    bytes_per_rank: f.Bytes = Field(
+        description="What one rank holds there: of a node's host memory or disks its accelerator's share at most."
+    )
 
 
 class MemoryBlock(Block):

@@ -328,6 +328,16 @@ def test_a_job_without_a_model_takes_all_ranks_it_may_within_its_stated_memory()
     assert not find(too_large, fleet(2)).plans
 
 
+def test_a_job_goes_where_each_accelerators_share_of_the_host_is_what_it_states_and_nowhere_else() -> None:
+    """200 GiB of 256 GiB there are for each accelerator; of 144 GiB nobody's neighbours would have theirs."""
+    run = workload(None, num_sequences=64, memory=(MemoryDemand(tier="host", bytes_per_rank=200 * 2**30),))
+    tree = tree_of(node("large"), node("small", shape="p4d.24xlarge"))
+    found = find(run, tree)
+    assert {plan.node_shape for plan in found.plans} == {"p5.48xlarge"}
+    assert found.rejections[search_module.SHORT_OUTSIDE] > 0
+    assert is_accounted_for(found)
+
+
 def test_a_large_fleet_is_thinned_and_says_so() -> None:
     run = workload(LLAMA2_7B, num_sequences=5040, parallelism=ParallelismWish(micro_batch_size=1, zero_stage=3))
     found = find(run, fleet(64, nodes_per_rack=16))

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from airflow_llmsched.domain.hardware import Host
 from airflow_llmsched.domain.layout import ParallelLayout
-from airflow_llmsched.domain.workload import MemoryDemand, TrafficDemand
+from airflow_llmsched.domain.workload import MemoryDemand, TrafficDemand, WorkloadSpec
 from airflow_llmsched.planner.layout_table import LayoutTable
-from airflow_llmsched.planner.perf.demands import demand_memory_terms, demand_step_terms
+from airflow_llmsched.planner.perf.demands import Shortage, demand_memory_terms, demand_step_terms, shortage_outside
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.units import GIB
@@ -30,6 +33,26 @@ def test_only_bytes_in_the_accelerators_memory_count_against_it() -> None:
     )
     terms = demand_memory_terms(run, TABLE, reserved_bytes=5)
     assert {name: values.tolist() for name, values in terms.items()} == {"stated": [GIB], "runtime": [5]}
+
+
+def stating(**bytes_per_rank: int) -> WorkloadSpec:
+    memory = (MemoryDemand(tier=tier, bytes_per_rank=number) for tier, number in bytes_per_rank.items())
+    return workload(None, memory=tuple(memory))
+
+
+def test_a_rank_has_no_more_of_a_node_than_its_accelerators_share() -> None:
+    share, disk = SHAPE.host.memory_bytes // 8, SHAPE.host.disk_bytes // 8
+    assert shortage_outside(stating(host=share, nvme=disk, hbm=1 << 50), SHAPE) is None
+    short = shortage_outside(stating(host=share + 5, nvme=disk + 2), SHAPE)
+    assert short == Shortage(tier="host", num_bytes=share + 5, share_bytes=share)
+    assert short.missing_bytes == 5
+    assert shortage_outside(stating(nvme=disk + 2), SHAPE) == Shortage(
+        tier="nvme", num_bytes=disk + 2, share_bytes=disk
+    )
+
+
+def test_what_nobody_states_of_a_node_limits_nothing() -> None:
+    assert shortage_outside(stating(host=1 << 50), replace(SHAPE, host=Host())) is None
 
 
 def test_an_all_reduce_over_two_nodes_uses_all_cards_of_a_node() -> None:

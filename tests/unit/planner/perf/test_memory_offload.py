@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import NodeShape, TierKind
@@ -103,6 +103,23 @@ def test_a_node_without_disks_can_offload_nothing_to_them() -> None:
     assert terms(Offload.OPTIMIZER_NVME, diskless, dp=8, zero_stage=2)[1] == np.inf
     assert has_room_outside(job(LLAMA2_7B), table, NODE).tolist() == [True]
     assert has_room_outside(job(LLAMA2_7B), table, diskless).tolist() == [False]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    one=st.tuples(st.sampled_from([LLAMA2_7B, LLAMA2_70B]), st.sampled_from(Offload), st.sampled_from([4, 8, 16])),
+    other=st.tuples(st.sampled_from([LLAMA2_7B, LLAMA2_70B]), st.sampled_from(Offload), st.sampled_from([4, 8, 16])),
+    num_ranks=st.integers(1, 7),
+)
+def test_ranks_of_two_gangs_on_a_node_find_what_they_offload_beside_one_another(one, other, num_ranks) -> None:
+    held = {TierKind.HOST_DRAM: 0, TierKind.NVME: 0}
+    for (model, offload, dp), number in ((one, num_ranks), (other, 8 - num_ranks)):
+        table = table_of(offload, dp=dp, zero_stage=3)
+        assume(has_room_outside(job(model), table, NODE)[0])
+        for tier, num_bytes_C in offloaded_bytes(job(model), table).items():
+            held[tier] += number * int(num_bytes_C[0])
+    assert held[TierKind.HOST_DRAM] <= NODE.host.memory_bytes
+    assert held[TierKind.NVME] <= NODE.host.disk_bytes
 
 
 def test_a_host_that_is_full_is_told_apart_from_one_that_is_not() -> None:
