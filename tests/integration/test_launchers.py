@@ -19,7 +19,7 @@ from airflow_llmsched.domain.placement import HelperSlot, Placement, RankSlot
 from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.testing.engine_contract import HANGS, gang_of, nodes_of, submit
 from tests.support.local_engine import LocalHarness
-from tests.support.talking import TalkingGang
+from tests.support.talking import LIMIT_S, TalkingGang
 
 pytestmark = pytest.mark.server
 
@@ -209,7 +209,7 @@ def test_mpirun_reaches_machines_that_share_nothing_through_their_supervisors(tm
     )
     try:
         gang.start()
-        ends = gang.ends()
+        ends = gang.ends(limit_s=START_LIMIT_S + LIMIT_S)
     finally:
         gang.close()
     assert {end["outcome"] for end in ends.values()} == {"done"}, (ends, gang.files("m0").launcher_log.read_text())

@@ -73,7 +73,9 @@ def test_run_on_slurm_loses_a_node_and_goes_on_with_the_others(
     outcome = house.driver(command=command).start()
     assert isinstance(outcome, Watch)
     wait_until(lambda: 7 in house.steps(outcome.state.channel_root), 120)
+    (first_handle,) = house.engine.find(house.run)
     slurm.call("scontrol", "update", "nodename=s4", "state=down", "reason=burnt")
+    wait_until(lambda: not harness.processes(first_handle), 120)  # it would else go on, and save more
     hold.touch()
     driver = house.driver(command=command)
     try:

@@ -119,16 +119,16 @@ class TalkingGang:
         """Wait until every node has said that all its ranks have started."""
         wait_until(lambda: all(self.files(node).started.exists() for node in self.nodes), LIMIT_S)
 
-    def end(self, node: str) -> dict[str, Any]:
+    def end(self, node: str, *, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """Wait for a node's last record, and for all its processes to be gone."""
-        wait_until(self.files(node).exit.exists, LIMIT_S)
+        wait_until(self.files(node).exit.exists, limit_s)
         wait_until(lambda: self.processes(node) == [], LIMIT_S)
         record = read_json(self.files(node).exit)
         assert record is not None
         return record
 
-    def ends(self) -> dict[str, dict[str, Any]]:
-        return {node: self.end(node) for node in self.nodes}
+    def ends(self, *, limit_s: float = LIMIT_S) -> dict[str, dict[str, Any]]:
+        return {node: self.end(node, limit_s=limit_s) for node in self.nodes}
 
     def processes(self, node: str) -> list[proc.Process]:
         return proc.marked(self.gang(node).marks(self.name, node))

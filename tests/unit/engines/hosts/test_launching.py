@@ -120,9 +120,12 @@ def test_host_that_is_cut_off_before_it_can_be_told_to_go_ends_all_the_others(
         assert (status.phase, status.unconfirmed_nodes) == (GangPhase.FAILED, ("h2",))
     finally:
         machines.join_again("h2")
-    harness.engine.stop(handle, grace_s=0.5)
-    assert harness.processes(handle) == []
-    assert poll(harness, handle).unconfirmed_nodes == ()
+
+    def is_over() -> bool:
+        harness.engine.stop(handle, grace_s=0.5)  # while the machine is busy, h2 may be silent for longer than it may
+        return harness.processes(handle) == [] and poll(harness, handle).unconfirmed_nodes == ()
+
+    harness.advance_until(is_over, 10.0)
 
 
 def test_connection_that_breaks_in_the_middle_of_a_submit_changes_nothing(
