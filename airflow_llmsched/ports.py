@@ -151,6 +151,15 @@ class InventoryEngine(Protocol):
         """Machines by what the engine calls them: words that are the same for the same machine in every engine."""
 
 
+@runtime_checkable
+class PartialEngine(Protocol):
+    """An ``InventoryEngine`` that may have less of a machine than another one that lists it, or have it otherwise."""
+
+    @property
+    def parts(self) -> Mapping[NodeId, str]:
+        """What it has of each node: words that are the same where another engine has the same."""
+
+
 class CloudFeature(StrEnum):
     """What a cloud can do beyond renting and giving back."""
 

@@ -93,9 +93,13 @@ def _agree(theirs: Mapping[str, NodeId], mine: Mapping[str, NodeId]) -> bool:
     ) == len(both)
 
 
-def scope_of(inventory: Inventory) -> str:
-    """Return what stands for all of an engine's machines: the same for engines that have the same, called the same."""
-    words = "\n".join(f"{node} {machine}" for node, machine in sorted(inventory.items()))
+def scope_of(inventory: Inventory, parts: Mapping[NodeId, str] | None = None) -> str:
+    """Return what stands for all of an engine's machines: the same for engines that have the same, called the same.
+
+    ``parts`` are what it has of each (``ports.PartialEngine``).
+    """
+    had = parts or {}
+    words = "\n".join(f"{node} {machine} {had.get(node, '')}" for node, machine in sorted(inventory.items()))
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 

@@ -24,6 +24,7 @@ from airflow_llmsched.ports import (
     EngineFeature,
     InventoryEngine,
     ObjectStore,
+    PartialEngine,
     RunChannel,
     SeparateEngine,
 )
@@ -106,7 +107,7 @@ def _place_of(engine: Engine, name: str, fleet: Fleet | None) -> _Place | None:
         return _Place(ground=FLEET, scope=name)
     if not isinstance(engine, InventoryEngine) or not engine.inventory:
         return _Place(ground=name, scope="")
-    scope = scope_of(engine.inventory)
+    scope = scope_of(engine.inventory, engine.parts if isinstance(engine, PartialEngine) else None)
     return _Place(ground=f"{name}-{engine.machines if isinstance(engine, SeparateEngine) else scope}", scope=scope)
 
 

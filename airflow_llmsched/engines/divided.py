@@ -49,6 +49,11 @@ def parse_divided(plain: object, *, num_slots: int, at: str) -> tuple[Divided, .
     return found
 
 
+def part_words(num_slots: int, divided: Sequence[Divided]) -> str:
+    """Return what an engine has of a node (``ports.PartialEngine``)."""
+    return " ".join([str(num_slots), *(f"{each.slot}:{each.kind}:{','.join(each.devices)}" for each in divided)])
+
+
 def whole(num_slots: int, divided: Sequence[Divided], used: Collection[int]) -> tuple[int, ...]:
     """Return the whole accelerators of a node that are free."""
     gone = {each.slot for each in divided} | taken_of(range(num_slots), used)

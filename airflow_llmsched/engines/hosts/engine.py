@@ -17,7 +17,7 @@ from airflow_llmsched.domain.gang import FoundGang, GangHandle, GangSpec, GangSt
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.engines.agent_request import is_attempt_name, key_of, members_on
-from airflow_llmsched.engines.divided import divisions, whole
+from airflow_llmsched.engines.divided import divisions, part_words, whole
 from airflow_llmsched.engines.hosts import render
 from airflow_llmsched.engines.hosts.client import Ask, HostsClient
 from airflow_llmsched.engines.hosts.fence import Fence, FenceCommand
@@ -112,6 +112,11 @@ class HostsEngine:
     def inventory(self) -> Mapping[NodeId, str]:
         """Where to log in to each host: the same for whoever lists it, by whatever name."""
         return {name: f"{host.machine.address.lower()}:{host.machine.port}" for name, host in self._hosts.items()}
+
+    @property
+    def parts(self) -> Mapping[NodeId, str]:
+        """How many accelerators each host has, and which of them are divided."""
+        return {name: part_words(host.num_slots, host.divided) for name, host in self._hosts.items()}
 
     def render(self, gang: GangSpec) -> LaunchRequest:
         """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot launch."""

@@ -30,7 +30,7 @@ from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.engines import agent_states
 from airflow_llmsched.engines.agent_request import held_slots, key_of
-from airflow_llmsched.engines.divided import divisions, parse_divided, whole
+from airflow_llmsched.engines.divided import divisions, parse_divided, part_words, whole
 from airflow_llmsched.engines.local import preemption, render
 from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.engines.looks import looking
@@ -77,6 +77,11 @@ class LocalEngine:
     def inventory(self) -> Mapping[NodeId, str]:
         """Its emulated nodes by name."""
         return {node: f"{self.machines}/{node}" for node in self._nodes}
+
+    @property
+    def parts(self) -> Mapping[NodeId, str]:
+        """How many slots each node has, and which of them are divided."""
+        return dict.fromkeys(self._nodes, part_words(self._slots_per_node, self._divided))
 
     def render(self, gang: GangSpec) -> LaunchRequest:
         """Return a printable request. Pure. Raises ``SpecError`` for what this engine cannot launch."""

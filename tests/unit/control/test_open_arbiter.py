@@ -119,3 +119,21 @@ def test_a_run_keeps_its_claims_where_they_are_while_its_list_is_changed_to_one_
     both = ground("a", "d", "e")
     assert both.name not in {each.name for each in grounds.values()}
     assert both.lacks == frozenset()
+
+
+def test_whoever_has_less_of_a_machine_than_another_or_has_it_divided_decides_for_its_own(tmp_path: Path) -> None:
+    """By the other's tree it would be given slots that its own engine does not have, or nothing for ever."""
+    store = MemoryStore()
+
+    def ground(**options: Any) -> Any:
+        engine = LocalEngine(root=str(tmp_path), num_nodes=1, **options)
+        return open_ground(engine, "local", None, store=store, clock=VirtualClock(), claims=True)
+
+    halves = [{"slot": 0, "kind": "time", "slices": 2}]
+    opened = [ground(slots_per_node=8), ground(slots_per_node=4), ground(slots_per_node=8, divided=halves)]
+    assert len({each.name for each in opened}) == 1
+    assert len({each.scope for each in opened}) == 3
+    host = {"name": "a", "address": "a.example", "divided": []}
+    listed = [[host | {"slots": 8}], [host | {"slots": 4}], [host | {"slots": 8, "divided": halves}]]
+    engines = [HostsEngine(root="/r", hosts=each, user="u", key="/k", known_hosts="/h") for each in listed]
+    assert len({each.parts["a"] for each in engines}) == 3  # type: ignore[index]
