@@ -9,7 +9,7 @@ from airflow_llmsched.control.lease_book import LeaseBook, Rental
 from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud
 from airflow_llmsched.domain.identity import LeaseKey, RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseState
-from airflow_llmsched.errors import LeaseGoneError, LlmschedError, TransientError
+from airflow_llmsched.errors import LeaseGoneError, LlmschedError, SpecError, TransientError
 from airflow_llmsched.ports import Clock
 
 RENEW_BELOW_RATIO = 0.5
@@ -61,15 +61,8 @@ class LeaseKeeper:
         gone: dict[RunKey, list[LeaseKey]] = {book.run: [] for book in books}
         troubles: dict[RunKey, list[str]] = {book.run: [] for book in books}
         for name, rentals in by_cloud(self._open(books, troubles)).items():
-            try:
-                cloud = self._clouds.named(*name)
-                seen = cloud.leases([each.intent.lease_id for each in rentals])
-            except LlmschedError as error:
-                for run in {each.intent.key.run for each in rentals}:
-                    troubles[run].append(str(error))
-                continue
-            for rental in rentals:
-                key, lease = rental.intent.key, seen.get(rental.intent.lease_id)
+            for rental, lease in self._look(name, rentals, troubles):
+                key, cloud = rental.intent.key, self._clouds.named(*name)
                 try:
                     if lease is None and self._clock.now_s() < rental.intent.at_s + cloud.consistency_s:
                         continue  # too new to be listed
@@ -81,11 +74,28 @@ class LeaseKeeper:
                         leases[key.run].append(cloud.renew(lease, until_s=self._clock.now_s() + rental.intent.hold_s))
                 except LeaseGoneError:
                     gone[key.run].append(key)
-                except TransientError as error:
-                    troubles[key.run].append(str(error))
+                except Exception as error:  # noqa: BLE001  (whatever an SDK raises for one lease: others are renewed)
+                    troubles[key.run].append(_words(error))
         return {
             run: Kept(leases=tuple(leases[run]), gone=tuple(gone[run]), troubles=tuple(troubles[run])) for run in leases
         }
+
+    def _look(
+        self, name: tuple[str, str], rentals: Sequence[Rental], troubles: Mapping[RunKey, list[str]]
+    ) -> list[tuple[Rental, Lease | None]]:
+        """Ask one cloud for all at once; where the answer cannot be understood, for each alone.
+
+        Of one machine it may say something that its adapter has no word for.
+        """
+        try:
+            seen = self._clouds.named(*name).leases([each.intent.lease_id for each in rentals])
+        except Exception as error:  # noqa: BLE001  (as above)
+            if len(rentals) > 1 and not isinstance(error, TransientError | SpecError):
+                return [pair for each in rentals for pair in self._look(name, [each], troubles)]
+            for run in {each.intent.key.run for each in rentals}:
+                troubles[run].append(_words(error))
+            return []
+        return [(each, seen.get(each.intent.lease_id)) for each in rentals]
 
     @staticmethod
     def _open(books: Sequence[LeaseBook], troubles: Mapping[RunKey, list[str]]) -> list[Rental]:
@@ -96,3 +106,7 @@ class LeaseKeeper:
             except TransientError as error:
                 troubles[book.run].append(str(error))
         return found
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, LlmschedError) else f"{type(error).__name__}: {error}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseId, NodeNotice, NoticeKind
+from airflow_llmsched.errors import InternalError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, OTHER_RUN, RUN
 from tests.support.lease_house import LeaseHouse
 from tests.support.sim_cloud import SimCloudHarness
@@ -107,3 +109,27 @@ def test_a_damaged_book_is_a_trouble_of_its_run_alone(house: LeaseHouse, other: 
     kept = keep_both(house, other)
     assert "is damaged" in kept[RUN].troubles[0]
     assert [lease.id for lease in kept[OTHER_RUN].leases] == [theirs.id]
+
+
+@pytest.mark.parametrize("call", ["leases", "renew"])
+@pytest.mark.parametrize("error", [InternalError("a word that nobody knows"), KeyError("zone")])
+def test_what_cannot_be_understood_of_one_lease_keeps_no_other_from_being_renewed(
+    house: LeaseHouse, other: LeaseHouse, call: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clouds get new words for their machines' states: one run's machine must not cost all runs theirs."""
+    mine, theirs = rent(house), rent(other)
+    house.harness.advance(LEASE_S / 2 + 10)
+    cloud = house.harness.cloud
+    whole = getattr(cloud, call)
+
+    def refusing(about: Any, **others: Any) -> Any:
+        if mine.id in (about if call == "leases" else [about.id]):
+            raise error
+        return whole(about, **others)
+
+    monkeypatch.setattr(cloud, call, refusing)
+    kept = keep_both(house, other)
+    assert [each.expires_at_s for each in kept[OTHER_RUN].leases] == [house.harness.now_s() + LEASE_S]
+    assert kept[OTHER_RUN].leases[0].id == theirs.id
+    assert len(kept[RUN].troubles) == 1
+    assert kept[RUN].gone == kept[OTHER_RUN].troubles == ()
