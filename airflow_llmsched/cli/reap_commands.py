@@ -27,7 +27,7 @@ from airflow_llmsched.control.open_clouds import open_adapter
 from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
 from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap
 from airflow_llmsched.control.reaping import Finding, Reaper
-from airflow_llmsched.errors import CouldNotLookError, LlmschedError, SpecError, TransientError
+from airflow_llmsched.errors import LlmschedError, SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine, ObjectStore
 from airflow_llmsched.telemetry.channel import open_witness
@@ -147,7 +147,7 @@ def _reaper(store: ObjectStore, owner: str, engine: Engine, ask: AskAirflow, gro
 def _reap_gangs(console: Console, name: str, reaper: Reaper, *, yes: bool) -> _Done:
     try:
         findings = reaper.look()
-    except CouldNotLookError as error:
+    except LlmschedError as error:
         typer.echo(f"error: {error}", err=True)
         return _Done(num_condemned=0, has_trouble=True)
     console.print(_table(name, findings) if findings else f"nothing lives on {escape(name)}")
@@ -174,7 +174,7 @@ def _claim_reapers(  # noqa: PLR0917 - what one call of the command has opened
 def _reap_claims(console: Console, name: str, reaper: ClaimReaper, *, yes: bool) -> _Done:
     try:
         findings = reaper.look()
-    except TransientError as error:
+    except LlmschedError as error:
         typer.echo(f"error: {error}", err=True)
         return _Done(num_condemned=0, has_trouble=True)
     if findings:
@@ -188,7 +188,11 @@ def _reap_claims(console: Console, name: str, reaper: ClaimReaper, *, yes: bool)
 
 
 def _reap_leases(console: Console, cloud: str, reaper: LeaseReaper, *, yes: bool) -> _Done:
-    findings = reaper.look()
+    try:
+        findings = reaper.look()
+    except LlmschedError as error:
+        typer.echo(f"error: {cloud}: {error}", err=True)
+        return _Done(num_condemned=0, has_trouble=True)
     console.print(_lease_table(cloud, findings) if findings else f"nothing is rented in {escape(cloud)}")
     condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
     reaped = [reaper.reap(finding) for finding in condemned] if yes else []

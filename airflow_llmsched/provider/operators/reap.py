@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_llmsched.errors import CouldNotLookError, LlmschedError
 from airflow_llmsched.provider.operators.base import failing_for_good
 
 if TYPE_CHECKING:
@@ -63,26 +65,41 @@ class ReapOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was, or would be, stopped and why, and what was spared and why."""
-        from airflow_llmsched.errors import CouldNotLookError
         from airflow_llmsched.provider.clouds import options_of
         from airflow_llmsched.provider.engine import engines_of
 
         only_report = is_true(self.only_report)
         result: dict[str, Any] = {"only_report": only_report, "reap": {}, "spared": {}, "stopped": []}
         troubles: list[str] = []
+        errors: list[LlmschedError] = []
         with failing_for_good():
-            for engine in engines_of(self.engine) if self.engine else ():
-                self._reap_gangs(engine, result, troubles)
-                self._reap_claims(engine, result, troubles)
-            for cloud, options in options_of(self.clouds).items():
-                self._reap_leases(cloud, options, result, troubles)
+            with self._beside_others(errors):
+                for engine in engines_of(self.engine) if self.engine else ():
+                    with self._beside_others(errors):
+                        self._reap_gangs(engine, result, troubles)
+                    with self._beside_others(errors):
+                        self._reap_claims(engine, result, troubles)
+            with self._beside_others(errors):
+                for cloud, options in options_of(self.clouds).items():
+                    with self._beside_others(errors):
+                        self._reap_leases(cloud, options, result, troubles)
             if troubles:
-                raise CouldNotLookError("; ".join(troubles))
+                raise CouldNotLookError("; ".join([*troubles, *map(str, errors)]))
+            if errors:
+                raise errors[0]
         return result
+
+    @contextlib.contextmanager
+    def _beside_others(self, errors: list[LlmschedError]) -> Iterator[None]:
+        """Keep an error for the end: what is wrong with one engine or cloud keeps no machine of another."""
+        try:
+            yield
+        except LlmschedError as error:
+            self.log.error("%s", error)  # noqa: TRY400 - its words say it; the first one's story is the task's end
+            errors.append(error)
 
     def _reap_gangs(self, engine: str, result: dict[str, Any], troubles: list[str]) -> None:
         from airflow_llmsched.control.reaper import ReaperLimits
-        from airflow_llmsched.errors import CouldNotLookError
         from airflow_llmsched.provider.reap_run import open_reaper
 
         limits = ReaperLimits(silence_s=self.silence_s, unleased_s=self.unleased_s)

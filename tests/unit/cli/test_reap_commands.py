@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,8 +119,12 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: list[st
     assert words in result.output
 
 
-def reap_clouds(root: Path, *options: str) -> Result:
-    arguments = ["reap", "--state-root", str(root), "--clouds", '{"sim": {}}', *options]
+SIM: Mapping[str, object] = {"sim": {}}
+UNREADABLE = {"inventory": "/nowhere/inventory.yaml"}
+
+
+def reap_clouds(root: Path, *options: str, clouds: Mapping[str, object] = SIM) -> Result:
+    arguments = ["reap", "--state-root", str(root), "--clouds", json.dumps(clouds), *options]
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "250"})
 
 
@@ -141,6 +145,10 @@ def test_machines_that_nobody_renews_are_shown_first_and_given_back_on_yes(tmp_p
         assert f"{lease.id}  2      [b]dag[/b]" in shown.output
         assert "would stop what lives of 0 runs and give back 1 leases: repeat with --yes" in shown.output
         assert len(cloud.billed()) == 2
+        hidden = reap_clouds(tmp_path, clouds={"onprem": UNREADABLE, "sim": {}})
+        assert hidden.exit_code == 1
+        assert "error: onprem: " in hidden.output
+        assert lease.id in hidden.output
         cloud.refuse_removal(num_calls=4)
         refused = reap_clouds(tmp_path, "--yes")
         assert refused.exit_code == 1

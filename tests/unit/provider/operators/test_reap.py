@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -168,6 +168,21 @@ def test_an_engine_that_cannot_be_asked_keeps_no_machine_and_fails_the_task_in_t
     broken.write_text("no folder")
     with pytest.raises(CouldNotLookError):
         _reap(pipeline, engine_options={"root": str(broken)}, clouds={"sim": {}}, only_report=False)
+    assert not sim_cloud.billed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine_options": {"colour": 1}}, "colour"),
+        ({"engine": "lokal"}, "lokal"),
+        ({"clouds": {"nimbus": {}, "sim": {}}}, "nimbus"),
+    ],
+)
+def test_what_is_wrong_with_one_engine_or_cloud_keeps_no_machine_of_another(pipeline, sim_cloud, changes, words):
+    _expired(pipeline, sim_cloud)
+    with pytest.raises(AirflowFailException, match=words):
+        _reap(pipeline, **{"clouds": {"sim": {}}, "only_report": False, **changes})
     assert not sim_cloud.billed()
 
 
