@@ -7,6 +7,7 @@ long, even if nobody ever reads its book again.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,15 @@ from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
     CouldNotLookError,
+    InternalError,
     LeftoverError,
     LlmschedError,
     QuotaError,
     SpecError,
 )
 from airflow_llmsched.ports import Clock
+
+log = logging.getLogger(__name__)
 
 MIN_LEFT_S = 60.0
 """An intent that ends sooner than this is not gone on with: its machines would expire before anyone renewed them."""
@@ -276,7 +280,11 @@ class Renter:
 
     def _release_known(self, rental: Rental, reason: str) -> list[str]:
         intent, cloud = rental.intent, self._clouds.of(rental)
-        is_listed = intent.lease_id in cloud.leases([intent.lease_id])
+        try:
+            is_listed = intent.lease_id in cloud.leases([intent.lease_id])
+        except InternalError as error:  # the cloud has a word for it that its adapter does not know: so it is there
+            log.warning("lease %s is given back unseen: %s", intent.lease_id, error)
+            is_listed = True
         if not is_listed:  # yet, perhaps
             self._clock.sleep(max(0.0, intent.at_s + cloud.consistency_s - self._clock.now_s()))
         self._give_back(rental, reason)

@@ -13,13 +13,14 @@ from airflow_llmsched.control.lease_book import RentalEnding, RentalIntent
 from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.identity import LeaseKey
-from airflow_llmsched.domain.lease import Lease, LeaseState
+from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.domain.topology import NodeTerms
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
     CouldNotLookError,
+    InternalError,
     LeftoverError,
     QuotaError,
     SpecError,
@@ -184,6 +185,20 @@ def test_a_release_that_could_not_look_says_so_and_can_be_repeated(house: LeaseH
     house.harness.go_dark(is_dark=False)
     assert len(house.renter().release()) == 1
     assert house.renter().release() == ()
+
+
+def test_a_release_gives_back_what_a_cloud_says_in_words_that_its_adapter_does_not_know(
+    house: LeaseHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = rent(house)
+
+    def unknown(_ids: object) -> Mapping[LeaseId, Lease]:
+        raise InternalError("the cloud calls a machine 'DOZING'")
+
+    monkeypatch.setattr(house.harness.cloud, "leases", unknown)
+    assert house.renter().release() == (lease.id,)
+    assert house.harness.billed() == frozenset()
+    assert ends(house) == ["released"]
 
 
 def test_a_cloud_that_cannot_be_opened_any_more_keeps_no_other_from_being_given_back(house: LeaseHouse) -> None:
