@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,13 @@ class NodeDir:
         claim = read_json(self._claim)
         return None if claim is None else Process.parse(claim["process"])
 
-    def daemons(self) -> dict[str, list[str]]:
-        """Return the daemons that the node's launcher has asked for: argument lists by address of the node."""
-        asked = {path.stem: read_json(path) for path in sorted(self._daemons.glob("*.json"))}
-        return {address: found["argv"] for address, found in asked.items() if found is not None}
+    def daemons(self, known: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Return the daemons that the node's launcher has asked for: argument lists by address of the node.
+
+        Each is written once, so that those that are ``known`` are not read again.
+        """
+        new = {path.stem: read_json(path) for path in self._daemons.glob("*.json") if path.stem not in known}
+        return {**known, **{address: found["argv"] for address, found in new.items() if found is not None}}
 
     def note_unmarked(self, processes: Sequence[Process]) -> None:
         """Record descendants without our marks, so that they can be ended though all above them was killed."""

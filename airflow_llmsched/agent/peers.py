@@ -104,6 +104,7 @@ class FilePeers:
         self._own = gang.node(node)
         self._others = {name: gang.node(name) for name in nodes if name != node}
         self._supervisors: dict[str, proc.Process] = {}
+        self._asked: dict[str, list[str]] = {}
 
     def meeting(self) -> Meeting | None:
         """Once the engine says go: by then every node has its supervisor."""
@@ -128,7 +129,8 @@ class FilePeers:
 
     def asked(self) -> dict[str, list[str]]:
         """Return all that the first node's launcher asks for, by the address of the node that is to run it."""
-        return self._gang.node(self._nodes[0]).daemons()
+        self._asked = self._gang.node(self._nodes[0]).daemons(self._asked)
+        return self._asked
 
     def others(self) -> dict[str, Peer]:
         """Look at their records and processes."""

@@ -237,10 +237,10 @@ class Supervisor:
 
     def _start_daemon(self) -> None:
         """Start what the launcher on the first node wants on this one, once it says so."""
-        if self._site is None or self._has_daemon or not launch.asks_for_daemons(self._body):
+        if self._site is None or not launch.asks_for_daemons(self._body):
             return
-        argv = self._peers.daemon()
-        if argv is None:
+        argv = self._peers.daemon()  # also after its own: the first node passes on what others are to run
+        if argv is None or self._has_daemon:
             return
         self._has_daemon = True
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,36 @@ def test_gang_that_waited_in_a_queue_for_hours_starts(make: Make) -> None:
     create_json(path, {**request, "submitted_at_s": request["submitted_at_s"] - 7200.0})
     gang.start()
     assert {end["outcome"] for end in gang.ends().values()} == {"done"}
+
+
+ASKS_ONE_AFTER_THE_OTHER = """#!{python}
+import os, pathlib, shlex, subprocess, sys, time
+for host in ("127.0.1.1", "127.0.1.2", "127.0.1.3"):
+    subprocess.run([*shlex.split(os.environ["OMPI_MCA_plm_rsh_agent"]), host, "orted", host], check=True)
+    while not pathlib.Path("{out}", host).exists():
+        time.sleep(0.05)
+sys.exit("all have come")
+"""
+SAYS_THAT_IT_CAME = """#!{python}
+import pathlib, sys, time
+pathlib.Path("{out}", sys.argv[1]).touch()
+time.sleep(1e6)
+"""
+
+
+def test_a_launcher_that_asks_for_its_daemons_one_after_the_other_gets_each(tmp_path: Path) -> None:
+    """The first node's own comes first, as mpirun's may; its supervisor once asked no further, and mpirun waited on."""
+    programs, out = tmp_path / "programs", tmp_path / "out"
+    out.mkdir()
+    programs.mkdir()
+    for name, program in (("mpirun", ASKS_ONE_AFTER_THE_OTHER), ("orted", SAYS_THAT_IT_CAME)):
+        (programs / name).write_text(program.format(python=sys.executable, out=out))
+        (programs / name).chmod(0o755)
+    gang = TalkingGang(tmp_path, ["true"], launcher="mpirun", environment={"PATH": f"{programs}:{os.environ['PATH']}"})
+    try:
+        gang.start()
+        ends = gang.ends()
+    finally:
+        gang.close()
+    assert sorted(path.name for path in out.iterdir()) == ["127.0.1.1", "127.0.1.2", "127.0.1.3"]
+    assert all("all have come" in end["reason"] for end in ends.values())
