@@ -40,15 +40,6 @@ ORDER_RATIO = 0.01
 that a ring enters and leaves each domain once: how often it does is not in the score, and counts where others use the
 same uplinks. Found with the flow simulator of the placement bench."""
 
-ROUNDING = 1e-9
-"""Of a score, relative to it."""
-
-LEEWAY_RATIO = 0.03
-"""How much more than the best shares those of best fit may cost in fragments and domains, as a share of the score, to
-be taken for a gang that no innermost domain holds. They fill the largest domains first and have one rest, in the
-smallest gap that holds it, which leaves more whole in the long run than a sum over domains can say. Found with the
-mixes of the placement bench: what fragments, and one domain more than needed, are worth is no better known."""
-
 MAX_FEWEST = 6
 """Numbers of ranks that the emptiest domain of the fastest links may have, tried for one regime."""
 
@@ -136,16 +127,7 @@ def _find(
         score_s, shares = improve(
             scorer, choice.shares, within_N=within_N, order_ratio=ORDER_RATIO, max_changes=changes, seed=seed
         )
-    found = _Found(shares=shares, score_s=score_s)
-    return choice.tidier(found) if _is_spread(table, shares) else found
-
-
-def _is_spread(table: NodeTable, shares: Shares) -> bool:
-    """Say whether a gang is in several of the tree's innermost domains."""
-    if not table.num_tree_levels:
-        return False
-    domain_P = table.domain_LN[table.num_tree_levels - 1, shares.nodes_P]
-    return bool((domain_P != domain_P[0]).any())
+    return _Found(shares=shares, score_s=score_s)
 
 
 def _crossed(scorer: Scorer, problem: PlacementProblem) -> _Found | None:
@@ -180,10 +162,6 @@ class _Choice:
         self._least_s = np.inf
         self._fitted_ways: set[int] = set()
         self.shares: Shares | None = None
-        self.fitted: Shares | None = None
-        """The cheapest shares of best fit that begins with the largest domains, ..."""
-        self.fitted_s = np.inf
-        """... and their score."""
         self.is_proven = True
         """Whether no shares under any regime cost less: all that could were looked at exactly."""
 
@@ -200,14 +178,6 @@ class _Choice:
             if case.least_s + floor_s >= self._least_s:
                 return
             self._try(case, is_new=is_new)
-
-    def tidier(self, found: _Found) -> _Found:
-        """Return the shares of best fit where they cost little more than what was found, and that in room alone."""
-        if self.fitted is None or found.score_s is None or self.fitted_s > found.score_s * (1 + LEEWAY_RATIO):
-            return found
-        rest_s = self.fitted_s - self._scorer.room_s(*self.fitted)
-        least_s = found.score_s - self._scorer.room_s(*found.shares)
-        return found if rest_s > least_s * (1 + ROUNDING) else _Found(shares=self.fitted, score_s=self.fitted_s)
 
     def _cases(self, ways: Sequence[Regime]) -> list[tuple[int, _Case]]:
         pairs = [(number, way, fewest) for number, way in enumerate(ways) for fewest in self._fewest(way)]
@@ -257,10 +227,8 @@ class _Choice:
 
     def _fit(self, way: Regime) -> None:
         shares = best_fit(self._scorer.table, way)
-        cost_s = np.inf if shares is None else self._consider(way, shares)
-        if cost_s < self.fitted_s:
-            assert shares is not None
-            self.fitted, self.fitted_s = _in_order(way, shares), cost_s
+        if shares is not None:
+            self._consider(way, shares)
 
     def _exact(self, way: Regime, *, fewest: int) -> tuple[float, Shares] | None:
         """Return the cheapest shares, or None where there are none or it would be too much work to find them."""
@@ -272,15 +240,14 @@ class _Choice:
         self._operations_left -= operations
         return cheapest_shares(scorer.table, scorer.sums, way, fewest=fewest, joined_depth=scorer.joined_depth)
 
-    def _consider(self, way: Regime, shares: Shares) -> float:
-        """Return what shares cost, infinitely much where they leave a level that is required."""
+    def _consider(self, way: Regime, shares: Shares) -> None:
+        """Keep shares that are the best so far, unless they leave a level that is required."""
         in_order = _in_order(way, shares)
         if not self._scorer.keeps_required(self._scorer.depths(*in_order)):
-            return np.inf
+            return
         cost_s = self._scorer.total_s(*in_order) + self._order_s(way)
         if cost_s < self._least_s:
             self.shares, self._least_s = in_order, cost_s
-        return cost_s
 
 
 def _in_order(way: Regime, shares: Shares) -> Shares:

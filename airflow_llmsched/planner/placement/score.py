@@ -12,7 +12,8 @@ risk       seconds lost for each second of the gang to failures of its nodes
 price      what is paid, as a multiple of what the cheapest slots would cost
 data       seconds until a mean rank has its data, spread over the steps of the run
 contention what others on the links of its nodes add to the part of a step that goes over the network
-preference a tenth of a step for each preferred level that groups leave, or for twice as many domains as needed
+preference a tenth of a step for each preferred level that groups leave, or for twice as many domains as needed;
+           twice and three times that for domains of the levels around it
 ========== ============================================================================================================
 
 Axes: N = node and L = level, as in ``feasible.NodeTable``; D = domain of a level; P = node of the gang in the order of
@@ -47,6 +48,14 @@ SHARED_RATIO = 0.05
 """What it costs to go to a rack or node in use, where breaking a whole one costs 1: whoever is there shares its links,
 and keeps it from being whole when the gang leaves. An assumption, found as above: a gang of several domains rather
 takes whole ones, and has its rest in one that is in use."""
+
+RESERVE_DOMAINS = 1.4
+"""How many preferred domains beyond the fewest a gang rather spans than break one of the reserve: of the domains in
+which nothing runs, those that lie where most of them do. The largest gang that is still to come has to go there. An
+assumption, found with the mixes of the placement bench: less keeps less whole, more slows gangs."""
+
+MAX_RESERVE_DOMAINS = 0.9
+"""What that is at most where one domain holds the gang. Less than 1: such a gang is not spread for it."""
 
 RECOVERY_S = 600.0
 """Seconds that a failure takes: what is computed again and the start of the next attempt. An assumption."""
@@ -209,11 +218,6 @@ class Scorer:
         sums_s = self.sums.total_s(self.table.domain_LN, nodes_P, ranks_P)
         return self.reach_s(depths, fewest=self.fewest(nodes_P, ranks_P)) + sums_s
 
-    def room_s(self, nodes_P: IntArray, ranks_P: IntArray) -> float:
-        """Return the part of a score that is about room for others: fragments, and domains beyond the fewest."""
-        sums = self._terms["fragments_s"] + self._terms["preference_s"]
-        return sums.total_s(self.table.domain_LN, nodes_P, ranks_P)
-
     def reach_s(self, depths: Depths, *, fewest: int) -> float:
         """Return the part of a score that is no sum: the step, and preferred levels that groups leave."""
         return self.step.step_s(depths, fewest=fewest) + self.wishes_s(depths)
@@ -274,6 +278,9 @@ class Scorer:
             rank_s_N -= (left_s_D / np.maximum(free_D, 1))[domain_N]
             is_shared_D = (free_D < self._size_D(depth)) & (depth >= table.num_tree_levels - 1)
             touched.append(left_s_D + SHARED_RATIO * each_s * is_shared_D)
+        if self._problem.preferred_level is not None:
+            depth = table.depth(self._problem.preferred_level)
+            touched[depth] += PREFERENCE_RATIO * self.base_s * self._reserve_D(depth)
         return Sums(touched_s=tuple(touched), rank_s_N=rank_s_N)
 
     def _kept_whole_D(self, depth: int) -> FloatArray:
@@ -286,6 +293,15 @@ class Scorer:
         is_whole_D = np.bincount(inner_N, weights=table.free_N) == inner_size_D
         whole_D = np.bincount(table.outer_LD[depth + 1], weights=is_whole_D * inner_size_D)
         return np.asarray(whole_D / max(float(size_D.max(initial=0)), 1.0))
+
+    def _reserve_D(self, depth: int) -> FloatArray:
+        """Return what it costs to break each domain of the reserve, where the fewest domains cost 1; of others, 0."""
+        outer_D, size_D = self.table.outer_LD[depth], self._size_D(depth)
+        free_D = np.bincount(self.table.domain_LN[depth], weights=self.table.free_N)
+        whole_D = np.where(free_D == size_D, size_D, 0.0)
+        largest = int(np.argmax(np.bincount(outer_D, weights=whole_D)))
+        share_D = np.where(outer_D == largest, whole_D, 0.0) / max(float(size_D.max()), 1.0)
+        return np.asarray(min(RESERVE_DOMAINS / self.fewest_domains(depth), MAX_RESERVE_DOMAINS) * share_D)
 
     def _size_D(self, depth: int) -> FloatArray:
         return np.bincount(self.table.domain_LN[depth], weights=self.table.num_slots_N).astype(np.float64)
@@ -309,13 +325,17 @@ class Scorer:
         return seconds_N / max(num_steps, 1) / problem.layout.world_size
 
     def _preference(self, each_s: float) -> Sums:
+        """Count domains of the preferred level and, the more the further out as links are fewer, of those around it."""
         level, nothing = self._problem.preferred_level, self._nothing()
         if level is None:
             return nothing
         depth = self.table.depth(level)
-        touched = list(nothing.touched_s)
-        touched[depth] = np.full(len(touched[depth]), each_s / self.fewest_domains(depth))
-        return Sums(touched_s=tuple(touched), rank_s_N=nothing.rank_s_N, constant_s=-each_s)
+        touched, constant_s = list(nothing.touched_s), 0.0
+        for at in range(depth + 1):
+            level_s = each_s * (depth - at + 1)
+            touched[at] = np.full(len(touched[at]), level_s / self.fewest_domains(at))
+            constant_s -= level_s
+        return Sums(touched_s=tuple(touched), rank_s_N=nothing.rank_s_N, constant_s=constant_s)
 
     def fewest_domains(self, depth: int) -> int:
         """Return how many domains of a level the gang needs at least, going by free slots alone."""

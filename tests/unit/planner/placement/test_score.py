@@ -14,7 +14,14 @@ from airflow_llmsched.domain.placement import NodeCosts, Placement, PlacementPro
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.perf.hardware import node_shape
-from airflow_llmsched.planner.placement.score import NETWORK_RATIO, Exchange, Score, Scorer
+from airflow_llmsched.planner.placement.score import (
+    MAX_RESERVE_DOMAINS,
+    NETWORK_RATIO,
+    RESERVE_DOMAINS,
+    Exchange,
+    Score,
+    Scorer,
+)
 from tests.support.fleets import fleet, node, tree_of, workload
 
 H100 = node_shape("p5.48xlarge")
@@ -123,6 +130,29 @@ def test_preferred_levels_cost_when_they_are_left() -> None:
     wish = PlacementWish(group=RankGroup.DP, level="rack", required=False)
     assert score(*inside, wishes=(wish,)).preference_s == 0.0
     assert score(*outside, wishes=(wish,)).preference_s == pytest.approx(0.1)
+
+
+def test_of_preferred_levels_the_domains_around_cost_more_the_further_out() -> None:
+    two_racks = score(("n0000", 8), ("n0004", 8), preferred_level="rack").preference_s
+    two_blocks = score(("n0000", 8), ("n0008", 8), tree=fleet(16, racks_per_block=2), preferred_level="rack")
+    assert two_racks == pytest.approx(0.1)
+    assert two_blocks.preference_s == pytest.approx(0.1 + 0.2)
+
+
+def test_breaking_a_rack_costs_most_where_most_of_them_are_whole_if_racks_are_preferred() -> None:
+    tree = tree_of(
+        *(node(f"a{number}", path=("b0", f"r{number // 2}")) for number in range(6)),
+        *(node(f"b{number}", path=("b1", f"s{number // 2}"), free=8 if number < 4 else 0) for number in range(6)),
+    )
+    most, fewer = ((f"{block}0", 8) for block in "ab")
+    plain_s, asked_s = (
+        score(most, tree=tree, **each).fragments_s - score(fewer, tree=tree, **each).fragments_s
+        for each in ({}, {"preferred_level": "rack"})
+    )
+    assert asked_s == pytest.approx(plain_s + 0.1 * MAX_RESERVE_DOMAINS)
+    two = tuple((f"a{number}", 8) for number in range(4))
+    reserve_s = score(*two, tree=tree, preferred_level="rack").fragments_s - score(*two, tree=tree).fragments_s
+    assert reserve_s == pytest.approx(2 * 0.1 * RESERVE_DOMAINS / 2)
 
 
 def test_required_levels_of_groups_are_kept_or_not() -> None:
