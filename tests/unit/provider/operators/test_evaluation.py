@@ -14,6 +14,7 @@ from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.run_report import EvaluationResult
+from airflow_llmsched.domain.slots import slice_slots
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.handover import handed_over
 from airflow_llmsched.provider.operators.evaluation import EvaluationGateError
@@ -225,9 +226,10 @@ def test_an_evaluation_on_a_slice_needs_no_whole_accelerator(tmp_path, monkeypat
     made.prepare().run("run_gang")
     ground = open_ground(made.engine, "local", None, store=made.scope.store(), clock=SystemClock())
     gang = QueuedGang(key=RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), team="default", priority_class="high")
-    ground.claim(Claim(gang=gang, num_records=1, since_s=0.0, held={NodeId("n0"): (0, 1, 3)}))
+    first, second = slice_slots(2, 2)
+    ground.claim(Claim(gang=gang, num_records=1, since_s=0.0, held={NodeId("n0"): (0, 1, first)}))
     waiting = made.defer("evaluate_checkpoint")
-    assert dict(ground.state().claims[made.scope.evaluation_key].held) == {"n0": (4,)}
+    assert dict(ground.state().claims[made.scope.evaluation_key].held) == {"n0": (second,)}
     assert ground.state().claims[made.scope.evaluation_key].part_ratio == 0.5
     assert waiting.finish()["passed"] is True
     assert made.scope.evaluation_key not in ground.state().claims
