@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from airflow_llmsched.control.lease_book import LeaseBook, RentalEnding
 from airflow_llmsched.control.reaper import Reap, Spare
 from airflow_llmsched.domain.lease import Lease, LeaseId
-from airflow_llmsched.errors import LeftoverError, StoreError, TransientError
+from airflow_llmsched.errors import LeftoverError, LlmschedError, StoreError
 from airflow_llmsched.ports import Clock, Cloud, ObjectStore
 
 SKEW_S = 60.0
@@ -76,8 +76,9 @@ class LeaseReaper:
             self._note(again, verdict.reason)
         except LeftoverError as error:
             return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=str(error))
-        except TransientError as error:
-            return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=f"not known to be gone: {error}")
+        except Exception as error:  # noqa: BLE001  (whatever an SDK raises for one lease: others get their turn)
+            told = str(error) if isinstance(error, LlmschedError) else f"{type(error).__name__}: {error}"
+            return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=f"not known to be gone: {told}")
         return LeaseReaped(lease_id=lease_id, is_gone=True)
 
     def _judge(self, lease: Lease) -> Reap | Spare:

@@ -1,6 +1,7 @@
 """What every cloud must prove. Subclass ``CloudContract``, override its ``harness`` fixture, and run pytest.
 
-A cloud with ``CloudFeature.NOTICES`` subclasses ``NoticingCloudContract`` instead. What a cloud does of its own accord
+A cloud with ``CloudFeature.NOTICES`` subclasses ``NoticingCloudContract`` instead, and one that has words of its own
+for the states of its machines ``WordyCloudContract``, too. What a cloud does of its own accord
 is at the harness's hand, so that a simulator and a server that keeps state prove the same. Whether something is left
 is asked of what sends the bill, never of the adapter.
 """
@@ -104,6 +105,10 @@ class CloudHarness(ABC):
 
     def notify(self, node: NodeId, notice: NodeNotice) -> None:
         """Announce something about a node. Only for clouds that do."""
+        raise NotImplementedError
+
+    def speak(self, node: NodeId, word: str) -> None:
+        """Call the state of a node ``word`` from now on. Only for clouds that have words for them."""
         raise NotImplementedError
 
     def leave_parts(self) -> None:  # noqa: B027 - not every cloud has such parts
@@ -491,3 +496,26 @@ class NoticingCloudContract(CloudContract):
         harness.preempt(lease.nodes[1].id)
         harness.wait(lambda: bool(self.look(harness, lease).gone))
         assert [node.id for node in self.look(harness, lease).gone] == [lease.nodes[1].id]
+
+
+class WordyCloudContract(CloudContract):
+    """The suite of clouds that have words for the states of their machines, and get new ones."""
+
+    def test_a_word_that_nobody_knows_is_loud_and_keeps_no_lease_from_being_given_back(
+        self, harness: CloudHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd, other = self.active(harness, key=lease_key(1)), self.active(harness, key=lease_key(2))
+        node = odd.nodes[0].id
+        harness.speak(node, "dozing")
+        found = {lease.id: lease for lease in harness.reopen().find_all()}
+        assert set(found) == {odd.id, other.id}
+        (called,) = (each for each in found[odd.id].nodes if each.id == node)
+        assert not called.state.is_gone
+        assert not called.is_off
+        errors = [record.getMessage().lower() for record in caplog.records if record.levelname == "ERROR"]
+        assert any(all(part in said for part in (harness.cloud.name, node.lower(), "'dozing'")) for said in errors)
+        until_s = harness.now_s() + 2 * LEASE_S
+        assert harness.cloud.renew(odd, until_s=until_s).expires_at_s >= until_s
+        for lease in (other, odd):
+            harness.reopen().release(lease.id)
+        self.expect_nothing_left(harness)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_llmsched.testing.cloud_contract import NoticingCloudContract
+from airflow_llmsched.testing.cloud_contract import NoticingCloudContract, WordyCloudContract
 from tests.support.aws_cloud import AwsCloudHarness
 
 
-class TestAwsCloud(NoticingCloudContract):
+class TestAwsCloud(NoticingCloudContract, WordyCloudContract):
     @pytest.fixture
     def harness(self) -> Iterator[AwsCloudHarness]:
         made = AwsCloudHarness()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_llmsched.testing.cloud_contract import CloudContract
+from airflow_llmsched.testing.cloud_contract import WordyCloudContract
 from tests.support.azure_cloud import AzureCloudHarness
 
 
-class TestAzureCloud(CloudContract):
+class TestAzureCloud(WordyCloudContract):
     @pytest.fixture
     def harness(self) -> Iterator[AzureCloudHarness]:
         harness = AzureCloudHarness()

@@ -101,6 +101,9 @@ class AwsCloudHarness(PlannedCloudHarness):
     def preempt(self, node: NodeId) -> None:
         self.proxy.preempt(REGION, str(node))
 
+    def speak(self, node: NodeId, word: str) -> None:
+        self.backend.get_instance(str(node))._state.name = word
+
     def rental(self, offer: Offer, *, key: LeaseKey, origin: RunOrigin, num_nodes: int, until_s: float) -> Rental:
         """Return what the adapter's calls would be made of."""
         said = LeaseTags(

@@ -90,6 +90,9 @@ class AzureCloudHarness(PlannedCloudHarness):
     def preempt(self, node: NodeId) -> None:
         self.server.evict(node)
 
+    def speak(self, node: NodeId, word: str) -> None:
+        self.server.set_state(node, word)
+
 
 class LitteredAzureHarness(AzureCloudHarness):
     """Machines leave a disk, an interface and an address behind when their scale set goes."""

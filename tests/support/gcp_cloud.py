@@ -105,6 +105,15 @@ class GcpCloudHarness(PlannedCloudHarness):
         zone = next(key.split("/")[1] for key in self.world.things["instances"] if key.endswith(f"/{node}"))
         self.world.preempt(zone, node)
 
+    def speak(self, node: NodeId, word: str) -> None:
+        self.server.new_words.add(word.upper())
+        for full, row in self.world.tpus.nodes.items():
+            if full.endswith(f"/{node}"):
+                row["state"] = word.upper()
+        for full, each in self.world.things["instances"].items():
+            if full.endswith(f"/{node}"):
+                each.row["status"] = word.upper()
+
     def notify(self, node: NodeId, notice: NodeNotice) -> None:
         raise NotImplementedError("Google announces nothing to those outside of the machine")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_llmsched.clouds.aws import notices, states, tags
+from airflow_llmsched.clouds.aws.states import RequestState
 from airflow_llmsched.clouds.aws.tags import LeaseTags
 from airflow_llmsched.domain.identity import LeaseKey, NodeId
 from airflow_llmsched.domain.lease import Lease, LeasedNode, LeasedNodeState, LeaseId, LeaseState
@@ -119,7 +120,7 @@ def _seen(
         ),
         created_at_s=max(said.created_at_s for said in pile.said),
         instance_ids=_ids(pile.instances, "InstanceId", lambda row: row["State"]["Name"] not in states.REMOVED),
-        request_ids=_ids(pile.requests, "SpotInstanceRequestId", lambda row: row["State"] in states.REQUEST_OPEN),
+        request_ids=_ids(pile.requests, "SpotInstanceRequestId", lambda row: _request(row) is not RequestState.OVER),
         volume_ids=_ids(pile.volumes, "VolumeId", _is_loose),
         interface_ids=_ids(pile.interfaces, "NetworkInterfaceId", _is_loose),
         template_names=_ids(pile.templates, "LaunchTemplateName", _always),
@@ -161,6 +162,7 @@ def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[st
         id=NodeId(row["InstanceId"]),
         state=states.node_state(
             state,
+            instance=row["InstanceId"],
             reason=reason,
             request_status=request.get("Status", {}).get("Code", ""),
             is_block_over=0.0 < tags.number(written, tags.BLOCK_ENDS) <= now_s,
@@ -174,7 +176,7 @@ def _node(row: Mapping[str, Any], request: Mapping[str, Any], events: Mapping[st
 def _leftovers(pile: _Pile) -> tuple[str, ...]:
     """Return what costs money, or still may, beside the nodes: disks and interfaces without one, open requests."""
     return (
-        *_ids(pile.requests, "SpotInstanceRequestId", lambda row: row["State"] == "open"),
+        *_ids(pile.requests, "SpotInstanceRequestId", lambda row: _request(row) is RequestState.WAITING),
         *_ids(pile.volumes, "VolumeId", _is_loose),
         *_ids(pile.interfaces, "NetworkInterfaceId", _is_loose),
     )
@@ -184,6 +186,10 @@ def _ids(
     rows: Iterable[Mapping[str, Any]], name: str, is_counted: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[str, ...]:
     return tuple(sorted(row[name] for row in rows if is_counted(row)))
+
+
+def _request(row: Mapping[str, Any]) -> RequestState:
+    return states.request_state(row["State"], request=row["SpotInstanceRequestId"])
 
 
 def _is_loose(row: Mapping[str, Any]) -> bool:

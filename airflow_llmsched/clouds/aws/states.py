@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from enum import StrEnum, auto
 from fnmatch import fnmatchcase
 
+from airflow_llmsched.clouds.words import state_of
 from airflow_llmsched.domain.lease import LeasedNodeState, NoticeKind
-from airflow_llmsched.errors import InternalError
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,16 @@ class Reaction(StrEnum):
     """It can not be removed yet."""
     CLASH = auto()
     """The same token was used for another request: what that one did is not known from here."""
+
+
+class RequestState(StrEnum):
+    """What may still come of a spot request."""
+
+    WAITING = auto()
+    """It may yet bring an instance."""
+    HOLDING = auto()
+    """It has its instance."""
+    OVER = auto()
 
 
 REACTIONS: tuple[tuple[str, Reaction], ...] = (
@@ -150,8 +160,15 @@ _OTHER_REASONS = frozenset(
     }
 )
 
-REQUEST_OPEN = frozenset({"open", "active", "disabled"})
-"""States of a spot request that may still bring, or holds, an instance."""
+_REQUESTS = {
+    "open": RequestState.WAITING,
+    "active": RequestState.HOLDING,
+    "disabled": RequestState.HOLDING,
+    "closed": RequestState.OVER,
+    "cancelled": RequestState.OVER,
+    "failed": RequestState.OVER,
+}
+"""``State`` of a spot request."""
 MARKED = frozenset({"marked-for-termination", "marked-for-stop"})
 """Status codes of a spot request whose instance is about to be taken."""
 _TAKEN_STATUSES = frozenset(
@@ -184,24 +201,27 @@ DETAIL_TYPES = {
 """EventBridge's ``detail-type`` of what is announced about one instance."""
 
 
-def node_state(state: str, *, reason: str, request_status: str = "", is_block_over: bool = False) -> LeasedNodeState:
+def node_state(
+    state: str, *, instance: str, reason: str, request_status: str = "", is_block_over: bool = False
+) -> LeasedNodeState:
     """Return an instance's state; ``reason`` is its state reason's code, ``request_status`` its spot request's.
 
     What is gone once its capacity block ``is_block_over`` was taken with it.
 
-    Raises ``InternalError`` for a state that EC2 does not have. For a reason that is new to us the node is lost.
+    An ``instance`` in a state that is new to us may yet start; one that ended for such a reason is lost.
     """
-    if state in _LIVE:
-        return _LIVE[state]
     if state not in _GONE:
-        raise InternalError(
-            f"EC2 calls an instance {state!r}: airflow_llmsched.clouds.aws.states does not know the word"
-        )
+        return state_of(_LIVE, state, thing=f"AWS instance {instance}", otherwise=LeasedNodeState.STARTING)
     if is_block_over or reason in _TAKEN_REASONS or request_status in _TAKEN_STATUSES:
         return LeasedNodeState.PREEMPTED
     if reason not in _OTHER_REASONS:
         log.warning("EC2 ended an instance for %r, which is a new reason to us: it counts as lost", reason)
     return LeasedNodeState.LOST
+
+
+def request_state(state: str, *, request: str) -> RequestState:
+    """Return whether a spot request may still bring an instance; one in a state that is new to us may."""
+    return state_of(_REQUESTS, state, thing=f"AWS spot request {request}", otherwise=RequestState.WAITING)
 
 
 def is_off(state: str, *, reason: str) -> bool:

@@ -132,7 +132,9 @@ class AzureClient:
         return self._pages(self._price_list, "/api/retail/prices", query, items="Items", link="NextPageLink")
 
     def operation(self, url: str) -> tuple[SetPhase, Sequence[AzureFault]] | None:
-        """Return where a long-running operation stands, and why it failed if it did; None: Azure has forgotten it.
+        """Return where a long-running operation stands, and why it failed if it did.
+
+        None: Azure has forgotten it, or has a word for it that is new to us.
 
         Raises ``CouldNotLookError``.
         """
@@ -140,7 +142,9 @@ class AzureClient:
         if answer is None:
             return None
         error = answer.body.get("error")
-        stands = operation_phase(str(answer.body.get("status", "InProgress")))
+        stands = operation_phase(str(answer.body.get("status", "InProgress")), url=url)
+        if stands is None:
+            return None
         return stands, list(faults(error)) if isinstance(error, Mapping) else []
 
     def pause(self, num_tried: int, retry_after_s: float | None = None) -> None:

@@ -1,17 +1,16 @@
-"""Azure's words for states and errors in ours, one table each. Pure. A word in no table is an ``InternalError``."""
+"""Azure's words for states and errors in ours, one table each. Pure. A word in no table is loud."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any
 
+from airflow_llmsched.clouds.words import state_of
 from airflow_llmsched.domain.lease import LeasedNodeState
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import InternalError
-
-T = TypeVar("T")
 
 
 class SetPhase(Enum):
@@ -34,7 +33,7 @@ SET_PHASES: Mapping[str, SetPhase] = {
 }
 """``provisioningState`` of a scale set."""
 
-OPERATION_PHASES: Mapping[str, SetPhase] = {
+OPERATION_PHASES: Mapping[str, SetPhase | None] = {
     "InProgress": SetPhase.COMING,
     "Accepted": SetPhase.COMING,
     "Running": SetPhase.COMING,
@@ -85,25 +84,30 @@ POWER: Mapping[str, _Machine] = {
 _OFF = frozenset({"PowerState/stopped", "PowerState/deallocated"})
 
 
-def set_phase(word: str) -> SetPhase:
-    """Return where a scale set in ``provisioningState`` ``word`` stands. Raises ``InternalError``."""
-    return _known(SET_PHASES, word, "the state of a scale set")
+def set_phase(word: str, *, name: str) -> SetPhase:
+    """Return where scale set ``name`` stands by its ``provisioningState``; by a word that is new to us it comes."""
+    return state_of(SET_PHASES, word, thing=f"Azure scale set {name}", otherwise=SetPhase.COMING)
 
 
-def operation_phase(word: str) -> SetPhase:
-    """Return where an operation of status ``word`` stands. Raises ``InternalError``."""
-    return _known(OPERATION_PHASES, word, "the status of an operation")
+def operation_phase(word: str, *, url: str) -> SetPhase | None:
+    """Return where an operation of status ``word`` stands; None: only what it is about can tell."""
+    return state_of(OPERATION_PHASES, word, thing=f"Azure operation {url}", otherwise=None)
 
 
-def node_state(provisioning: str, statuses: Sequence[str], capacity_type: CapacityType) -> LeasedNodeState:
+def node_state(
+    provisioning: str, statuses: Sequence[str], capacity_type: CapacityType, *, name: str
+) -> LeasedNodeState:
     """Return a machine's state from its ``provisioningState`` and the codes of its instance view.
 
-    Raises ``InternalError``.
+    A machine of which Azure has a word that is new to us is what its other word says, or may yet start.
     """
-    machine = _known(PROVISIONING, provisioning, "the state of a machine")
+    thing = f"Azure machine {name}"
+    machine = state_of(PROVISIONING, provisioning, thing=thing, otherwise=_Machine.BY_POWER)
     if machine is _Machine.BY_POWER:
         power = [code.split("/")[1] for code in statuses if code.startswith("PowerState/")]
-        machine = _known(POWER, power[-1], "the power state of a machine") if power else _Machine.STARTING
+        machine = _Machine.STARTING
+        if power:
+            machine = state_of(POWER, power[-1], thing=f"{thing}'s power", otherwise=_Machine.STARTING)
     match machine:
         case _Machine.RUNNING:
             return LeasedNodeState.RUNNING
@@ -261,12 +265,3 @@ def _reaction(fault: AzureFault) -> Reaction | None:
         if fault.code.lower() == code.lower() and word in fault.message.lower():
             return reaction
     return None
-
-
-def _known(table: Mapping[str, T], word: str, what: str) -> T:
-    try:
-        return table[word]
-    except KeyError:
-        raise InternalError(
-            f"Azure calls {what} {word!r}, which clouds.azure.states does not know: report it"
-        ) from None

@@ -63,8 +63,8 @@ def said_by(row: Row) -> LeaseTags | None:
 
 
 def phase(row: Row) -> SetPhase:
-    """Return where a scale set stands. Raises ``InternalError`` for an unknown word."""
-    return states.set_phase(str(_properties(row).get("provisioningState", "")))
+    """Return where a scale set stands."""
+    return states.set_phase(str(_properties(row).get("provisioningState", "")), name=str(row.get("name", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class SetRows:
 
 
 def lease_of(rows: SetRows, *, leftovers: Sequence[str] = (), now_s: float, consistency_s: float) -> Lease | None:
-    """Return the lease that a scale set is, None when it is none of ours. Raises ``InternalError``."""
+    """Return the lease that a scale set is, None when it is none of ours."""
     said = said_by(rows.row)
     if said is None:
         return None
@@ -178,7 +178,12 @@ def _nodes(said: LeaseTags, rows: SetRows, *, count_missing: bool) -> tuple[Leas
     seen = {
         str(row["name"]): LeasedNode(
             id=NodeId(str(row["name"])),
-            state=states.node_state(str(_properties(row).get("provisioningState", "")), _statuses(row), capacity_type),
+            state=states.node_state(
+                str(_properties(row).get("provisioningState", "")),
+                _statuses(row),
+                capacity_type,
+                name=str(row["name"]),
+            ),
             address=addresses.get(str(row.get("instanceId", "")), ""),
             is_off=states.is_off(_statuses(row)),
         )

@@ -124,10 +124,12 @@ class Remover:
             ]
 
         waiting = sight.waiting_requests(seen)
-        if waiting:
-            return steps("resizeRequests", waiting, client.cancel_request)
+        cancels = steps("resizeRequests", waiting, client.cancel_request)
+        if any(each.get("state") in states.RESIZE_STATE for each in waiting):
+            return cancels
         if seen.groups:
-            return steps("instanceGroupManagers", seen.groups, client.delete_group)
+            # What is in a state that is new to us may refuse to be cancelled, and then keeps no group.
+            return cancels + steps("instanceGroupManagers", seen.groups, client.delete_group)
         if seen.machines:
             return steps("instances", seen.machines, client.delete_machine)
         return (

@@ -1,4 +1,4 @@
-"""Google's words for states and errors in ours. One table each; an unknown word is an error, never a guess. Pure."""
+"""Google's words for states and errors in ours. One table each; an unknown word is loud, never a guess. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from airflow_llmsched.clouds.words import state_of
 from airflow_llmsched.domain.lease import LeasedNodeState
 from airflow_llmsched.errors import (
     CapacityError,
@@ -71,6 +72,8 @@ class Reaction(Enum):
     CAPACITY = auto()
     QUOTA = auto()
     SPEC = auto()
+    UNKNOWN = auto()
+    """No table has it: whoever removes goes on, and whoever rented is told once nothing is left."""
 
 
 REACTION = {
@@ -145,22 +148,19 @@ class NativeError:
 
 
 def node_state(instance: dict[str, Any], *, preempted: frozenset[str]) -> LeasedNodeState:
-    """Return the state of a machine, whose name is in ``preempted`` if Google took it. Raises ``InternalError``."""
-    status = instance.get("status", "")
-    if status not in NODE_STATE:
-        raise InternalError(
-            f"Google calls machine {instance.get('name')} {status!r}: this word is missing in states.py"
-        )
-    state = NODE_STATE[status]
+    """Return the state of a machine, whose name is in ``preempted`` if Google took it.
+
+    One of which Google has a word that is new to us may yet start.
+    """
+    thing, word = f"GCP machine {instance.get('name')}", instance.get("status", "")
+    state = state_of(NODE_STATE, word, thing=thing, otherwise=LeasedNodeState.STARTING)
     return LeasedNodeState.PREEMPTED if state.is_gone and instance.get("name") in preempted else state
 
 
 def request_state(request: dict[str, Any]) -> RequestState:
-    """Return how far a resize request has come. Raises ``InternalError``."""
-    word = request.get("state", "")
-    if word not in RESIZE_STATE:
-        raise InternalError(f"Google calls resize request {request.get('name')} {word!r}: missing in states.py")
-    return RESIZE_STATE[word]
+    """Return how far a resize request has come. One of which Google has a word that is new to us may yet be met."""
+    thing = f"GCP resize request {request.get('name')}"
+    return state_of(RESIZE_STATE, request.get("state", ""), thing=thing, otherwise=RequestState.WAITING)
 
 
 def operation_errors(operation: dict[str, Any]) -> tuple[NativeError, ...]:
@@ -186,11 +186,9 @@ def native_errors(error: dict[str, Any] | None) -> tuple[NativeError, ...]:
 
 
 def reaction(errors: Iterable[NativeError]) -> Reaction:
-    """Return what the errors together ask for. Raises ``InternalError`` for a code that nobody wrote down."""
-    unknown = [each for each in errors if each.code not in REACTION]
-    if unknown:
-        raise InternalError(f"Google refused for a reason that is missing in states.py: {unknown[0]}")
-    return max((REACTION[each.code] for each in errors), key=lambda each: each.value, default=Reaction.SUMMARY)
+    """Return what the errors together ask for."""
+    found = (REACTION.get(each.code, Reaction.UNKNOWN) for each in errors)
+    return max(found, key=lambda each: each.value, default=Reaction.SUMMARY)
 
 
 def refusal(errors: Sequence[NativeError], *, what: str, region: str, is_final: bool) -> LlmschedError:
@@ -208,6 +206,8 @@ def refusal(errors: Sequence[NativeError], *, what: str, region: str, is_final: 
             return CapacityError(f"could not get {what}: {told}. Wait, or try another zone or shape")
         case Reaction.SPEC | Reaction.ABSENT | Reaction.EXISTS:
             return SpecError(path="options", hint=f"Google never gives {what} so: {told}. Correct what it names")
+        case Reaction.UNKNOWN:
+            return InternalError(f"could not get {what}, for a reason that is missing in states.py: {told}")
 
 
 def _by_location(operation: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 from airflow_llmsched.clouds.gcp import record, render, sight
 from airflow_llmsched.clouds.gcp.record import Place, Record
 from airflow_llmsched.clouds.gcp.states import NativeError, RequestState
+from airflow_llmsched.clouds.words import state_of
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import Lease, LeasedNode, LeasedNodeState, LeaseState, NodeNotice, NoticeKind
 from airflow_llmsched.domain.workload import CapacityType
@@ -193,12 +194,11 @@ class SeenSlices:
 
     @property
     def request_state(self) -> RequestState | None:
-        """How far the request has come; None when there is none. Raises ``InternalError``."""
+        """How far the request has come; None when there is none. One in a state that is new to us may yet be met."""
         if not self.requests:
             return None
-        if self.state not in QUEUED_STATE:
-            raise InternalError(f"Google calls request {self.place.name} {self.state!r}: missing in tpu_words.py")
-        return QUEUED_STATE[self.state]
+        thing = f"GCP queued resource {self.place.name}"
+        return state_of(QUEUED_STATE, self.state, thing=thing, otherwise=RequestState.WAITING)
 
     @property
     def failure(self) -> tuple[NativeError, ...]:
@@ -264,14 +264,12 @@ def _missing(name: NodeId, seen: SeenSlices, *, is_young: bool) -> LeasedNode:
 
 def _node(row: Json) -> LeasedNode:
     word = str(row.get("state", ""))
-    if word not in SLICE_STATE:
-        raise InternalError(f"Google calls slice {name_of(row)} {word!r}: this word is missing in tpu_words.py")
     endpoints = row.get("networkEndpoints", [])
     planned = row.get("upcomingMaintenance", {}).get("windowStartTime", "")
     notice = NodeNotice(kind=NoticeKind.MAINTENANCE, effective_at_s=sight.parse_time_s(planned)) if planned else None
     return LeasedNode(
         id=NodeId(name_of(row)),
-        state=SLICE_STATE[word],
+        state=state_of(SLICE_STATE, word, thing=f"GCP slice {name_of(row)}", otherwise=LeasedNodeState.STARTING),
         address=endpoints[0].get("ipAddress", "") if endpoints else "",
         notice=notice,
         is_off=word in SLICE_OFF,

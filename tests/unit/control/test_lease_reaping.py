@@ -10,6 +10,7 @@ from airflow_llmsched.control.lease_book import RentalEnding
 from airflow_llmsched.control.lease_reaping import SKEW_S, LeaseReaper, judge_lease
 from airflow_llmsched.control.reaper import Reap, Spare
 from airflow_llmsched.domain.lease import Lease
+from airflow_llmsched.errors import InternalError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
 from tests.support.lease_house import LeaseHouse
 from tests.support.sim_cloud import SimCloudHarness
@@ -107,3 +108,21 @@ def test_what_can_not_be_removed_is_said_and_keeps_no_other_from_its_turn(house:
     house.harness.refuse_removal(num_calls=0)
     house.harness.go_dark(is_dark=True)
     assert "not known to be gone" in reaper_of(house).reap(finding).trouble
+
+
+@pytest.mark.parametrize("error", [InternalError("a word that nobody knows"), KeyError("zone")])
+@pytest.mark.parametrize("call", ["leases", "release"])
+def test_what_cannot_be_understood_of_one_lease_is_said_and_keeps_no_other_from_its_turn(
+    house: LeaseHouse, lease: Lease, call: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.harness.advance(LEASE_S + SKEW_S)
+    reaper = reaper_of(house)
+    (finding,) = reaper.look()
+
+    def refusing(_about: object) -> None:
+        raise error
+
+    monkeypatch.setattr(house.harness.cloud, call, refusing)
+    reaped = reaper.reap(finding)
+    assert not reaped.is_gone
+    assert str(error) in reaped.trouble

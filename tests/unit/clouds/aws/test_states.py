@@ -5,9 +5,17 @@ import logging
 import pytest
 
 from airflow_llmsched.clouds.aws import states
-from airflow_llmsched.clouds.aws.states import REACTIONS, Reaction, is_off, node_state, reaction, refusal
+from airflow_llmsched.clouds.aws.states import (
+    REACTIONS,
+    Reaction,
+    RequestState,
+    is_off,
+    node_state,
+    reaction,
+    refusal,
+    request_state,
+)
 from airflow_llmsched.domain.lease import LeasedNodeState, NoticeKind
-from airflow_llmsched.errors import InternalError
 
 CODES = {
     Reaction.WAIT: [
@@ -146,7 +154,7 @@ def test_a_refusal_names_the_code_that_it_goes_by() -> None:
 def test_a_node_that_was_taken_is_told_from_one_that_was_lost(
     state: str, reason: str, status: str, expected: LeasedNodeState
 ) -> None:
-    assert node_state(state, reason=reason, request_status=status) is expected
+    assert node_state(state, instance="i-1", reason=reason, request_status=status) is expected
 
 
 @pytest.mark.parametrize(
@@ -165,18 +173,35 @@ def test_an_instance_is_off_once_nothing_of_it_can_go_on(state: str, reason: str
 
 
 def test_what_is_gone_after_its_capacity_block_was_taken_with_it() -> None:
-    assert node_state("terminated", reason="", is_block_over=True) is LeasedNodeState.PREEMPTED
-    assert node_state("running", reason="", is_block_over=True) is LeasedNodeState.RUNNING
+    assert node_state("terminated", instance="i-1", reason="", is_block_over=True) is LeasedNodeState.PREEMPTED
+    assert node_state("running", instance="i-1", reason="", is_block_over=True) is LeasedNodeState.RUNNING
 
 
-def test_a_state_that_ec2_does_not_have_is_loud() -> None:
-    with pytest.raises(InternalError, match="'hibernating'"):
-        node_state("hibernating", reason="")
+def test_a_state_that_ec2_did_not_have_is_loud_and_may_cost_money(caplog: pytest.LogCaptureFixture) -> None:
+    assert node_state("dozing", instance="i-7", reason="Server.ScheduledStop") is LeasedNodeState.STARTING
+    assert request_state("napping", request="sir-7") is RequestState.WAITING
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["AWS instance i-7 is called 'dozing'" in said[0], "AWS spot request sir-7 is" in said[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("open", RequestState.WAITING),
+        ("active", RequestState.HOLDING),
+        ("disabled", RequestState.HOLDING),
+        ("closed", RequestState.OVER),
+        ("cancelled", RequestState.OVER),
+        ("failed", RequestState.OVER),
+    ],
+)
+def test_a_request_that_is_over_brings_nothing(state: str, expected: RequestState) -> None:
+    assert request_state(state, request="sir-1") is expected
 
 
 def test_an_end_for_a_new_reason_is_a_loss_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert node_state("terminated", reason="Server.Eclipse") is LeasedNodeState.LOST
+        assert node_state("terminated", instance="i-1", reason="Server.Eclipse") is LeasedNodeState.LOST
     assert "Server.Eclipse" in caplog.text
 
 

@@ -343,3 +343,12 @@ def test_a_renewal_through_faults_of_every_kind_arrives(house: AzureCloudHarness
         house.plan.order(fault, num_calls=2, kinds=frozenset({CallKind.CHANGE}))
         later_s = house.now_s() + number * 2 * LEASE_S
         assert house.cloud.renew(lease, until_s=later_s).expires_at_s == pytest.approx(later_s, abs=1.0)
+
+
+def test_a_removal_of_which_azure_speaks_in_a_new_word_is_over_once_the_set_is_gone(
+    house: AzureCloudHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = acquire(house)
+    monkeypatch.setattr(house.server, "_get_operation", lambda **_: (200, {"status": "Dozing"}, {}))
+    house.reopen().release(lease.id)
+    assert house.billed() == frozenset()

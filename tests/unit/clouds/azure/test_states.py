@@ -31,7 +31,7 @@ SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
     ],
 )
 def test_a_machine_that_was_taken_is_told_from_one_that_was_lost(provisioning, power, capacity_type, state) -> None:
-    assert states.node_state(provisioning, power, capacity_type) is state
+    assert states.node_state(provisioning, power, capacity_type, name="m_0") is state
 
 
 @pytest.mark.parametrize(
@@ -45,29 +45,53 @@ def test_a_machine_that_was_taken_is_told_from_one_that_was_lost(provisioning, p
     ],
 )
 def test_a_scale_set_stands_where_its_word_says(word, phase) -> None:
-    assert states.set_phase(word) is phase
+    assert states.set_phase(word, name="m") is phase
+
+
+def operation_phase(word: str) -> SetPhase | None:
+    return states.operation_phase(word, url="/operations/7")
 
 
 def test_an_operation_that_deletes_is_under_way_until_it_says_otherwise() -> None:
-    assert states.operation_phase("Deleting") is states.operation_phase("InProgress") is SetPhase.COMING
-    assert states.operation_phase("Succeeded") is SetPhase.READY
-    assert states.operation_phase("Cancelled") is SetPhase.FAILED
+    assert {operation_phase("Deleting"), operation_phase("InProgress")} == {SetPhase.COMING}
+    assert operation_phase("Succeeded") is SetPhase.READY
+    assert operation_phase("Cancelled") is SetPhase.FAILED
 
 
 @pytest.mark.parametrize(
     "look",
     [
-        lambda: states.set_phase("Resting"),
-        lambda: states.operation_phase("Resting"),
-        lambda: states.node_state("Resting", [], SPOT),
-        lambda: states.node_state("Succeeded", ["PowerState/napping"], SPOT),
         lambda: states.react([AzureFault(code="OutOfCheese", message="redo", status=409)]),
         lambda: states.react([]),
     ],
 )
-def test_an_unknown_word_is_loud(look) -> None:
+def test_an_unknown_error_is_loud(look) -> None:
     with pytest.raises(InternalError, match="report it"):
         look()
+
+
+@pytest.mark.parametrize(
+    ("look", "meant", "thing"),
+    [
+        (lambda: states.set_phase("Resting", name="m"), SetPhase.COMING, "Azure scale set m is"),
+        (lambda: operation_phase("Resting"), None, "Azure operation /operations/7 is"),
+        (
+            lambda: states.node_state("Resting", ["PowerState/running"], SPOT, name="m_0"),
+            LeasedNodeState.RUNNING,
+            "Azure machine m_0 is",
+        ),
+        (lambda: states.node_state("Resting", [], SPOT, name="m_0"), LeasedNodeState.STARTING, "Azure machine m_0 is"),
+        (
+            lambda: states.node_state("Succeeded", ["PowerState/Resting"], SPOT, name="m_0"),
+            LeasedNodeState.STARTING,
+            "Azure machine m_0's power is",
+        ),
+    ],
+)
+def test_an_unknown_word_is_loud_and_may_cost_money(look, meant, thing, caplog) -> None:
+    assert look() is meant
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said.startswith(f"{thing} called 'Resting'")
 
 
 @pytest.mark.parametrize(("code", "word", "reaction"), states.ERRORS)

@@ -98,9 +98,9 @@ def test_a_set_that_is_being_removed_is_still_paid_for() -> None:
     assert (lease.state, lease.reason) == (LeaseState.BROKEN, "Azure is removing it")
 
 
-def test_an_unknown_state_is_loud() -> None:
-    with pytest.raises(InternalError, match="Resting"):
-        look(set_row("Resting"))
+def test_a_set_in_an_unknown_state_is_there_and_none_of_its_machines_is_missed() -> None:
+    lease = look(set_row("Resting"), machine(0))
+    assert (lease.state, [node.state for node in lease.nodes]) == (LeaseState.PENDING, [LeasedNodeState.RUNNING])
 
 
 def test_a_node_is_reached_by_the_first_private_address_of_its_interface() -> None:

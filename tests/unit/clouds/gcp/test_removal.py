@@ -4,10 +4,11 @@ import pytest
 
 from airflow_llmsched.clouds.gcp.removal import CREATION_LIMIT_S
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError
-from airflow_llmsched.testing.cloud_contract import lease_key
+from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
 from tests.support.cloud_faults import CallKind, CloudFault
-from tests.support.gcp_cloud import GcpCloudHarness
+from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.gcp_fixtures import harness, rent
+from tests.support.gcp_world import Json, Refused
 
 __all__ = ["harness"]  # a fixture is used by its name
 
@@ -71,6 +72,38 @@ def test_what_another_process_removes_already_is_waited_for(harness: GcpCloudHar
     harness.world.instances_delete({"zone": "us-central1-a", "instance": lease.nodes[0].id}, None, "")
     harness.cloud.release(lease.id)
     assert harness.billed() == frozenset()
+
+
+def test_a_request_in_a_state_that_nobody_knows_keeps_no_machine(harness: GcpCloudHarness) -> None:
+    """Google may refuse to cancel it: its group goes all the same, and the machines with it."""
+    queue = harness.reopen(queued_shapes=[SHAPE])
+    lease = queue.acquire(
+        harness.offer(), key=lease_key(), origin=origin(), num_nodes=2, until_s=harness.now_s() + LEASE_S
+    )
+    harness.wait(lambda: len(harness.world.things["instances"]) == 2)
+    harness.server.new_words.add("DOZING")
+    for each in harness.world.things["resizeRequests"].values():
+        each.row["state"] = "DOZING"
+    queue.release(lease.id)
+    assert harness.billed() == frozenset()
+    assert queue.find_all() == []
+
+
+def test_a_refusal_that_nobody_knows_keeps_no_other_machine(
+    harness: GcpCloudHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = rent(harness)
+    whole, kept = harness.world.instances_delete, lease.nodes[0].id
+
+    def refusing(at: dict[str, str], body: Json | None, request_id: str) -> Json:
+        if at["instance"] == kept:
+            raise Refused(409, "machineIsDreaming", "come back later")
+        return whole(at, body, request_id)
+
+    monkeypatch.setattr(harness.world, "instances_delete", refusing)
+    with pytest.raises(LeftoverError, match="machineIsDreaming"):
+        harness.cloud.release(lease.id)
+    assert {name.rpartition("/")[2] for name in harness.world.things["instances"]} == {kept}
 
 
 def test_all_that_is_left_is_named(harness: GcpCloudHarness) -> None:

@@ -32,13 +32,18 @@ def test_a_machine_that_ended_is_lost_unless_google_took_it() -> None:
     assert states.node_state({**ended, "status": "RUNNING"}, preempted=frozenset({"n0"})) is LeasedNodeState.RUNNING
 
 
-def test_words_that_nobody_wrote_down_are_loud() -> None:
-    with pytest.raises(InternalError, match="NAPPING"):
-        states.node_state({"name": "n0", "status": "NAPPING"}, preempted=frozenset())
-    with pytest.raises(InternalError, match="DOZING"):
-        states.request_state({"name": "r", "state": "DOZING"})
-    with pytest.raises(InternalError, match="SHRUGGED"):
-        error_of("SHRUGGED")
+def test_words_that_nobody_wrote_down_are_loud_and_may_cost_money(caplog: pytest.LogCaptureFixture) -> None:
+    machine = {"name": "n0", "status": "NAPPING"}
+    assert states.node_state(machine, preempted=frozenset({"n0"})) is LeasedNodeState.STARTING
+    assert states.request_state({"name": "r", "state": "DOZING"}) is RequestState.WAITING
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["GCP machine n0 is called 'NAPPING'" in said[0], "GCP resize request r is" in said[1]] == [True, True]
+
+
+def test_a_reason_that_nobody_wrote_down_is_an_error_to_report() -> None:
+    error = error_of("SHRUGGED")
+    assert type(error) is InternalError
+    assert "SHRUGGED" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -186,11 +186,15 @@ def test_types_are_read_as_google_counts_them(shape: str, num_chips: int) -> Non
     assert tpu_words.num_chips(shape) == num_chips
 
 
-def test_machine_types_are_no_slices_and_unknown_words_are_loud() -> None:
+def test_machine_types_are_no_slices_and_unknown_words_are_loud(caplog: pytest.LogCaptureFixture) -> None:
     assert not any(map(tpu_words.is_slice, ("a3-highgpu-8g", "ct5lp-hightpu-4t", "n2-standard-8")))
     with pytest.raises(InternalError):
         tpu_words.num_chips("a3-highgpu-8g")
-    with pytest.raises(InternalError, match="NAPPING"):
-        lease(request("NAPPING"))
-    with pytest.raises(InternalError, match="DOZING"):
-        lease(request("ACTIVE"), slices=(slice_(0, "DOZING"), slice_(1)))
+    waiting = lease(request("NAPPING"))
+    assert (waiting.state, waiting.nodes) == (LeaseState.PENDING, ())
+    assert waiting.leftovers
+    starting = lease(request("ACTIVE"), slices=(slice_(0, "DOZING"), slice_(1)))
+    assert [node.state for node in starting.nodes] == [LeasedNodeState.STARTING, LeasedNodeState.RUNNING]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("'NAPPING'" in each for each in said)
+    assert any("'DOZING'" in each for each in said)
