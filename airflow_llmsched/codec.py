@@ -6,6 +6,7 @@ ignored; whoever stores records for long (the journal) puts a format version bes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -48,3 +49,11 @@ def from_json(type_: type[T], data: bytes | str) -> T:
     """Rebuild a ``type_`` from :func:`to_json` output. Raises ``pydantic.ValidationError`` on a mismatch."""
     result: T = _adapter(type_).validate_json(data)
     return result
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return what JSON of somebody else says. Raises ``ValueError``, also where it is nested too deep to be read."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep to be read") from None

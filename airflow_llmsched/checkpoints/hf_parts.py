@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.archive import check_archive
 from airflow_llmsched.checkpoints.dcp_directory import check_contents, read_contents
 from airflow_llmsched.checkpoints.hf_deepspeed import DeepSpeedState
@@ -112,8 +112,8 @@ def _check_safetensors(directory: Path, name: str, size: int) -> None:
 
 def _json(name: str, data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = codec.parse_json(data)
+    except ValueError as error:
         raise Torn(f"{name} is cut short or damaged: {error}") from error
     if not isinstance(found, dict):
         raise Torn(f"{name} holds no JSON object")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
+from airflow_llmsched import codec
 from airflow_llmsched.control.reaper import WORD_OF_STATE, AirflowWord
 from airflow_llmsched.errors import SpecError
 
@@ -33,7 +33,7 @@ class RestWord:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
             with urlopen(Request(url, headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310 - http(s), see above
-                return _word_of(json.loads(answer.read()), dag_id=dag_id, run_id=run_id)
+                return _word_of(codec.parse_json(answer.read()), dag_id=dag_id, run_id=run_id)
         except HTTPError as error:
             with error:
                 return _word_of_refusal(error.code, error.read(), dag_id=dag_id, run_id=run_id)
@@ -50,7 +50,7 @@ def _word_of(run: Any, *, dag_id: str, run_id: str) -> AirflowWord:
 def _word_of_refusal(status: int, body: bytes, *, dag_id: str, run_id: str) -> AirflowWord:
     """A proxy or another server answers 404, too: only Airflow names the run that it does not have."""
     try:
-        detail = json.loads(body)["detail"]
+        detail = codec.parse_json(body)["detail"]
     except (ValueError, KeyError, TypeError):
         return AirflowWord.COULD_NOT_ASK
     named = isinstance(detail, str) and run_id in detail and dag_id in detail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from airflow_llmsched import codec
 from airflow_llmsched.cli.airflow_word import RestWord
 from airflow_llmsched.cli.engines import open_engine, read_fleet_file
 from airflow_llmsched.cli.fleet_commands import FleetOption
@@ -229,7 +229,7 @@ def _lease_reapers(clouds: str, store: ObjectStore, owner: str) -> dict[str, Lea
 
 def _object(text: str, *, path: str, example: str) -> dict[str, Any]:
     try:
-        given: Any = json.loads(text)
+        given: Any = codec.parse_json(text)
     except ValueError as error:
         raise SpecError(path=path, value=text, hint=f"must be a JSON object: {error}") from error
     if not isinstance(given, dict):

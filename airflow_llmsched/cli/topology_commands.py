@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from airflow_llmsched import codec
 from airflow_llmsched.cli.engines import open_engine, read_fleet_file
 from airflow_llmsched.cli.fleet_commands import FleetOption
 from airflow_llmsched.cli.state_root import state_root_option
@@ -125,7 +125,7 @@ def _check_number(action: Action, number: int) -> None:
 def _engine(name: str, options: str, fleet: Path | None, state_root: Path | None) -> Reading:
     """Ask an engine for its topology. Raises ``SpecError``, or whatever keeps it from looking."""
     try:
-        given: Any = json.loads(options)
+        given: Any = codec.parse_json(options)
     except ValueError as error:
         raise SpecError(path="--engine-options", value=options, hint=f"must be a JSON object: {error}") from None
     if not isinstance(given, dict):

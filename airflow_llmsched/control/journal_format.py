@@ -61,7 +61,7 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 def _load(data: bytes, *, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = codec.parse_json(data)
     except ValueError as error:
         raise JournalError(f"{where} is not JSON: restore it from a backup ({error})") from error
     version = value.get("v") if isinstance(value, dict) else None

@@ -71,7 +71,7 @@ def _rebuilt(state: RunState, snapshot_number: int, records: tuple[Record, ...])
 def _read(journal: Journal) -> _Snapshot | None:
     """Return the snapshot if it is whole, of this package, and of this run; else None."""
     with contextlib.suppress(StoreError, ValueError, KeyError, TypeError):
-        envelope = json.loads(journal.read_snapshot() or b"null")
+        envelope = codec.parse_json(journal.read_snapshot() or b"null")
         ours = (envelope["v"], envelope["package"]) == (SNAPSHOT_VERSION, __version__)
         if ours and _text_sha256(str(envelope["body"])) == envelope["sha256"]:
             snapshot = codec.from_json(_Snapshot, envelope["body"])

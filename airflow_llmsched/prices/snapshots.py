@@ -122,7 +122,7 @@ def decode_snapshot(data: bytes, *, where: str) -> MarketSnapshot:
         DataError: it is no snapshot, or of another format, or damaged; the message names ``where`` and the row.
     """
     try:
-        plain = json.loads(data)
+        plain = codec.parse_json(data)
     except ValueError as error:
         raise DataError(f"{where} is no whole JSON document ({error}): take the snapshot again") from None
     if not isinstance(plain, dict) or plain.get("v") != FORMAT_VERSION:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import sys
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched import codec
 from airflow_llmsched.agent import holds
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
@@ -123,10 +123,10 @@ def read_evaluation(settings: GangSettings, *, checkpoint: str, attempt: int, no
         holds.release(checkpoint, name=_hold_name(settings))
     path = _output(settings, attempt)
     try:
-        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        written: dict[str, Any] = codec.parse_json(path.read_text(encoding="utf-8"))
         loss, step = float(written["loss"]), int(written["checkpoint_step"])
         num_tokens = None if written.get("num_tokens") is None else int(written["num_tokens"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
             f"{path} is no evaluation result ({type(error).__name__}: {error}): the evaluator must write JSON with "
             "loss and checkpoint_step there before it exits 0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_llmsched import codec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.forecast import AvailabilityTrace, HazardModel, fit
 from airflow_llmsched.units import MIB
@@ -37,7 +37,7 @@ def fitted_hazards(file: str) -> HazardModel:
 
 @lru_cache(maxsize=4)
 def _fitted(file: str, _changed_ns: int, _num_bytes: int) -> HazardModel:
-    told = json.loads(Path(file).read_text(encoding="utf-8"))
+    told = codec.parse_json(Path(file).read_text(encoding="utf-8"))
     if not isinstance(told, list):
         raise SpecError(path="capacity.traces", value=file, hint="must be a list of traces")
     try:

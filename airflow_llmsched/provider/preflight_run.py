@@ -5,7 +5,6 @@ What was found is in the run's folder after each round, so that a worker that di
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -310,7 +309,7 @@ def _read(text: str) -> tuple[Check, ...]:
         _, mark, told = each.partition(MARK)  # a library may have left its own line unfinished before
         if mark:
             try:
-                found.append(codec.from_plain(Check, json.loads(told)))
+                found.append(codec.from_plain(Check, codec.parse_json(told)))
             except (ValueError, ValidationError):
                 continue
     return tuple(found)

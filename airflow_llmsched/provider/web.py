@@ -4,7 +4,6 @@ No ``from __future__ import annotations`` here: FastAPI reads the annotations of
 """
 
 import html
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_vi
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
+from airflow_llmsched import codec
 from airflow_llmsched.control.allowances import answer_command
 from airflow_llmsched.provider.config import state_root
 
@@ -101,7 +101,7 @@ def _readable(summaries: list[dict[str, Any]], user: Any) -> list[dict[str, Any]
 def _summary(run_key: str) -> dict[str, Any] | None:
     path = Path(state_root()) / "runs" / run_key / "summary.json"
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = codec.parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return {**summary, "run_key": run_key} if isinstance(summary, dict) else None

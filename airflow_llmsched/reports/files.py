@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def read(path: Path) -> RunReport:
     """
     file = path / JSON_NAME if path.is_dir() else path
     try:
-        stored: Any = json.loads(file.read_bytes())
+        stored: Any = codec.parse_json(file.read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"no report at {file}: it is written when a run ends") from error
     except (OSError, ValueError) as error:

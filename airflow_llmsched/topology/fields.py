@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from airflow_llmsched import codec
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.topology.reading import bounded, quoted, refusal
 
@@ -13,11 +14,11 @@ from airflow_llmsched.topology.reading import bounded, quoted, refusal
 def parse_json(text: str, *, source: str) -> Any:
     """Return what ``text`` says. Raises ``DataError`` with the line."""
     try:
-        return json.loads(bounded(text, source=source))
+        return codec.parse_json(bounded(text, source=source))
     except json.JSONDecodeError as error:
         where = f"{source}: line {error.lineno}"
         raise refusal(where, f"is no JSON: {error.msg}", hint="Was it cut off?") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise refusal(source, f"is no JSON that can be read: {str(error)[:200]}", hint="Write it anew") from error
 
 

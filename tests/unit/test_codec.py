@@ -59,3 +59,11 @@ def test_what_was_prepared_is_not_built_by_its_first_use():
     num_built = codec._adapter.cache_info().misses
     assert codec.from_plain(Fresh, codec.to_plain(Fresh(1))) == Fresh(1)
     assert codec._adapter.cache_info().misses == num_built
+
+
+def test_json_of_somebody_else_is_read_or_refused_however_deep_it_is():
+    assert codec.parse_json(b'{"a": [1]}') == codec.parse_json('{"a": [1]}') == {"a": [1]}
+    with pytest.raises(json.JSONDecodeError):
+        codec.parse_json("{")
+    with pytest.raises(ValueError, match="too deep"):
+        codec.parse_json("[" * 5_000 + "]" * 5_000)

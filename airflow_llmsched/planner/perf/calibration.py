@@ -155,7 +155,7 @@ def from_toml(text: str, *, name: str) -> Calibration:
             raise DataError(f"{name}: format {plain['format_version']}, this release reads {FORMAT_VERSION}; fit again")
         kinds = {generation: _kind(each) for generation, each in plain.get("fitted", {}).items()}
         return Calibration(fitted_on=plain["fitted_on"], kinds=kinds, notes=plain.get("notes", ""))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{name}: is no calibration ({error!r}); fit again with llmsched calibrate") from error
 
 

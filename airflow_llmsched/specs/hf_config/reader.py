@@ -6,12 +6,12 @@ is a new row of ``dialects`` or ``older``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched import codec
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.specs.hf_config.dialect import Dialect, read_fields
@@ -42,8 +42,8 @@ def read(path: Path) -> ModelShape:
     if len(data) > MAX_BYTES:
         raise SpecError(path="(file)", hint=f"is larger than {MAX_BYTES} bytes, which no config.json is", file=file)
     try:
-        config = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        config = codec.parse_json(data)
+    except ValueError as error:
         raise SpecError(path="(file)", hint=f"is not valid JSON: {error}", file=file) from None
     if not isinstance(config, dict):
         raise SpecError(path="(file)", hint="must hold one JSON object", file=file)

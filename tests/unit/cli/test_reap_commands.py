@@ -102,6 +102,7 @@ def test_folder_that_is_no_state_root_is_refused_and_left_as_it_was(tmp_path: Pa
     [
         (["--engine", "lokal"], "did you mean 'local'"),
         (["--engine-options", "{"], "must be a JSON object"),
+        (["--clouds", "[" * 5_000], "nested too deep"),
         (["--engine-options", "[]"], "must be a JSON object"),
         (["--engine-options", '{"colour": 1}'], "colour"),
         (["--clouds", "[]"], "must be a JSON object"),

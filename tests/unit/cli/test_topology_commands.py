@@ -98,6 +98,11 @@ def test_what_differs_is_a_page_with_a_figure_and_json_as_well(file: Path, tmp_p
         (["show", "--engine", "local"], 1, "state-root"),
         (["show", "--engine", "local", "--state-root", "/tmp/x", "--engine-options", "[]"], 1, "must be a JSON object"),
         (["show", "--engine", "local", "--state-root", "/tmp/x", "--engine-options", "{"], 1, "must be a JSON object"),
+        (
+            ["show", "--engine", "local", "--state-root", "/tmp/x", "--engine-options", "[" * 5_000],
+            1,
+            "nested too deep",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_told(arguments: list[str], exit_code: int, why: str) -> None:

@@ -91,6 +91,7 @@ def test_fifty_thousand_offers_fit_into_the_limit() -> None:
         (b"", "no whole JSON document"),
         (encode_snapshot(SNAPSHOT)[:-10], "no whole JSON document"),
         (b"\xff\xfe", "no whole JSON document"),
+        (b"[" * 5_000 + b"]" * 5_000, "too deep"),
         (b"[]", "version 1 (v = None)"),
         (file_of(v=2), "version 1 (v = 2)"),
         (file_of(taken_at_s=None), "lacks a date"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import replace
 
@@ -130,7 +131,7 @@ def test_without_a_gate_every_finite_loss_passes(make_pipeline):
     assert _read(settings).passed
 
 
-@pytest.mark.parametrize("num_tokens", ["many", [1], {}])
+@pytest.mark.parametrize("num_tokens", ["many", [1], {}, math.inf])
 def test_garbage_beside_a_good_loss_is_garbage(pipeline, num_tokens):
     pipeline.run("open_run")
     settings = _settings(pipeline)

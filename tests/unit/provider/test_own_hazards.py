@@ -38,6 +38,7 @@ def test_a_file_is_fitted_once_until_it_changes(tmp_path):
     ("told", "complaint"),
     [
         ("no json", "cannot be read"),
+        ("[" * 5_000 + "]" * 5_000, "cannot be read"),
         ({}, "must be a list of traces"),
         ([], "availability that comes and goes"),
         ([{"tick_s": 600, "up": [1, 1, 1]}], "availability that comes and goes"),

@@ -59,7 +59,16 @@ def test_an_absent_report_is_said_to_be_absent(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[1]", '{"v":2,"report":{}}', '{"report":{}}', '{"v":1,"report":{"names":1}}']
+    "content",
+    [
+        "{",
+        "[1]",
+        '{"v":2,"report":{}}',
+        '{"report":{}}',
+        '{"v":1,"report":{"names":1}}',
+        '{"v":1,"report":%s}' % ("[" * 5_000 + "]" * 5_000),
+    ],
+    ids=range(6),
 )
 def test_a_damaged_or_foreign_report_is_refused(content, tmp_path):
     path = tmp_path / "report.json"

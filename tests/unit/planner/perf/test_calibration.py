@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.planner.perf.calibration import (
     COVERED_RATIO,
+    FORMAT_VERSION,
     PRIOR_ERROR,
     Calibration,
     FittedKind,
@@ -60,6 +61,8 @@ def test_a_kind_of_steps_has_a_band_of_its_own_where_one_was_fitted():
     [
         ("format_version = 99", "format 99"),
         ("[", "is no calibration"),
+        ("format_version = " + "[" * 5_000, "is no calibration"),
+        (f"format_version = {FORMAT_VERSION}\nfitted = 7", "is no calibration"),
         (to_toml(CALIBRATION).replace("matmul_ratio = 0.71", "matmul_ratio = 1.3"), "matmul_ratio=1.3"),
     ],
 )
