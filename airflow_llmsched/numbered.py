@@ -86,7 +86,7 @@ class Form(Generic[S, C]):
 
     def _load(self, type_: Any, data: bytes, number: int, what: str, where: str) -> Any:
         try:
-            plain = json.loads(data)
+            plain = codec.parse_json(data)
             if plain["v"] != self.version:
                 raise DataError(f"{where} has format version {plain['v']}, this package reads {self.version}")
             if plain["number"] != number:
