@@ -14,17 +14,25 @@ class Lease:
     """Says until when this node may keep its ranks without hearing from control. ``lease_s`` None: for ever.
 
     What cannot be read renews nothing: the last lease seen holds, and then it runs out.
+
+    ``now_s`` is the machine's clock (Unix seconds), ``elapsed_s`` one that nobody sets. A lease is over by whichever
+    says so first. A clock that is set back must not lengthen what control takes for over, with a successor running;
+    one that jumps ahead may have slept through the lease.
     """
 
-    def __init__(self, *, lease_s: float | None, start_s: float) -> None:
+    def __init__(self, *, lease_s: float | None, start_s: float, now_s: float, elapsed_s: float) -> None:
         self._fences = lease_s is not None
         self.until_s = start_s + (lease_s or 0.0)
+        self._renewed_until_s = self.until_s
+        self._ends_s = elapsed_s + self.until_s - now_s
 
-    def expired(self, renewed_until_s: float | None, *, now_s: float) -> bool:
+    def expired(self, renewed_until_s: float | None, *, now_s: float, elapsed_s: float) -> bool:
         """Take in a renewal, if there is one, and say whether the lease has run out."""
-        if renewed_until_s is not None:
+        if renewed_until_s is not None and renewed_until_s != self._renewed_until_s:
+            self._renewed_until_s = renewed_until_s
             self.until_s = max(self.until_s, renewed_until_s)
-        return self._fences and now_s >= self.until_s
+            self._ends_s = max(self._ends_s, elapsed_s + renewed_until_s - now_s)
+        return self._fences and (now_s >= self.until_s or elapsed_s >= self._ends_s)
 
 
 class Orders:

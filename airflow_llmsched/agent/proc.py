@@ -66,6 +66,11 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def uptime_s() -> float:
+    """Return for how long this machine has been up, sleep included (seconds): a clock that nobody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @functools.cache
 def here() -> str:
     """Return the kernel's id of this boot and a name of this machine: ``BOOT@MACHINE``.
@@ -121,7 +126,7 @@ def myself() -> Process:
 
 def started_at_s(process: Process) -> float:
     """Return when a process started (Unix seconds), to a hundredth of a second or so."""
-    booted_at_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    booted_at_s = time.time() - uptime_s()
     return booted_at_s + process.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -191,7 +196,7 @@ class Census:
 
     def _count(self, left_by: Process | None) -> dict[int, Stat]:
         if self._stats is None or (left_by is not None and left_by.start_ticks >= self._taken_ticks):
-            self._taken_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+            self._taken_ticks = int(uptime_s() * os.sysconf("SC_CLK_TCK"))
             self._stats, self._environments = everything(), {}
         return self._stats
 

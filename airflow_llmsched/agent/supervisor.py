@@ -87,7 +87,9 @@ class Supervisor:
         # What waited in a queue was submitted long ago, by another machine's clock.
         self._begun_at_s = time.time() if are_machines(self._body) else self._submitted_at_s
         self._link = link
-        self._lease = Lease(lease_s=self._body["lease_s"], start_s=self._submitted_at_s)
+        self._lease = Lease(
+            lease_s=self._body["lease_s"], start_s=self._submitted_at_s, now_s=time.time(), elapsed_s=proc.uptime_s()
+        )
         self._orders = Orders(self._dir.spool)
         self._collector = Collector(self._dir.spool, node=node, num_trainers=self._body["world_size"])
         self._secrets = secrets_of(os.environ, self._body["environment"])
@@ -158,7 +160,7 @@ class Supervisor:
     def _step(self) -> Verdict | None:
         now_s = time.time()
         down = self._link.down()
-        expired = self._lease.expired(down.lease_until_s, now_s=now_s)
+        expired = self._lease.expired(down.lease_until_s, now_s=now_s, elapsed_s=proc.uptime_s())
         with self._disk():
             if not self._gang.request.exists():
                 reason = f"node {self._node}: {self._gang.path} was deleted under its running gang"

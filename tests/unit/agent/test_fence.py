@@ -9,21 +9,56 @@ from airflow_llmsched.agent.spool import read_json
 NOTHING = {"v": 1, "checkpoint_seq": 0, "stop": None, "checkpoint_interval_s": None}
 
 
+BOOTED_S = 40.0
+"""When a clock that nobody sets began, by one that somebody does."""
+
+
+def lease_of(lease_s: float | None = 30.0) -> Lease:
+    """A lease of a gang that was submitted at 100 s, and whose agent has just begun."""
+    return Lease(lease_s=lease_s, start_s=100.0, now_s=101.0, elapsed_s=101.0 - BOOTED_S)
+
+
+def expired(lease: Lease, renewed_until_s: float | None, *, now_s: float, set_ahead_s: float = 0.0) -> bool:
+    """Whether it is over at ``now_s``, which a clock that was set since calls ``set_ahead_s`` more."""
+    return lease.expired(renewed_until_s, now_s=now_s + set_ahead_s, elapsed_s=now_s - BOOTED_S)
+
+
 def test_lease_without_a_limit_never_runs_out() -> None:
-    assert not Lease(lease_s=None, start_s=0.0).expired(1.0, now_s=1e12)
+    assert not expired(lease_of(None), 1.0, now_s=1e12)
 
 
 def test_lease_that_was_never_renewed_runs_out_after_its_length() -> None:
-    lease = Lease(lease_s=30.0, start_s=100.0)
-    assert not lease.expired(None, now_s=129.9)
-    assert lease.expired(None, now_s=130.0)
+    lease = lease_of()
+    assert not expired(lease, None, now_s=129.9)
+    assert expired(lease, None, now_s=130.0)
 
 
 def test_renewal_extends_and_an_older_one_takes_nothing_back() -> None:
-    lease = Lease(lease_s=30.0, start_s=100.0)
-    assert not lease.expired(200.0, now_s=199.0)
-    assert not lease.expired(50.0, now_s=199.0)
-    assert lease.expired(50.0, now_s=200.0)
+    lease = lease_of()
+    assert not expired(lease, 200.0, now_s=199.0)
+    assert not expired(lease, 50.0, now_s=199.0)
+    assert expired(lease, 50.0, now_s=200.0)
+
+
+def test_a_clock_that_is_set_back_lengthens_no_lease() -> None:
+    """Whoever is cut off from control ends in time: by then control may have started another gang."""
+    lease = lease_of()
+    assert not expired(lease, 200.0, now_s=170.0)
+    assert not expired(lease, None, now_s=199.0, set_ahead_s=-3600.0)
+    assert expired(lease, None, now_s=200.0, set_ahead_s=-3600.0)
+
+
+def test_who_is_renewed_by_a_clock_that_was_set_back_goes_on() -> None:
+    lease = lease_of()
+    assert not expired(lease, 200.0, now_s=170.0)
+    for now_s in (190.0, 210.0, 230.0, 250.0):
+        assert not expired(lease, now_s - 3600.0 + 30.0, now_s=now_s, set_ahead_s=-3600.0)
+    assert expired(lease, 250.0 - 3600.0 + 30.0, now_s=280.0, set_ahead_s=-3600.0)
+
+
+def test_a_clock_that_jumps_ahead_may_have_slept_through_the_lease() -> None:
+    lease = lease_of()
+    assert expired(lease, 200.0, now_s=170.0, set_ahead_s=3600.0)
 
 
 def test_orders_reach_the_spool_and_a_notice_counts_as_one(tmp_path: Path) -> None:

@@ -307,3 +307,9 @@ def test_stop_and_continue_are_no_signal_to_whoever_waits_for_others() -> None:
         wait_until(lambda: (stat := proc.read_stat(process.pid)) and stat.state == "S", limit_s=10)
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=10) == (f"{signal.SIGTERM:d}\n", None)
+
+
+def test_uptime_is_the_kernels() -> None:
+    before_s = float(Path("/proc/uptime").read_text().split()[0])
+    assert before_s <= proc.uptime_s() + 0.01
+    assert proc.uptime_s() <= float(Path("/proc/uptime").read_text().split()[0]) + 0.02
