@@ -24,10 +24,12 @@ from airflow_llmsched.errors import (
     LeftoverError,
     QuotaError,
     SpecError,
+    StoreError,
 )
 from airflow_llmsched.ports import Cloud
 from airflow_llmsched.testing.cloud_contract import LEASE_S
 from tests.support.lease_house import LeaseHouse, Ordeal, every_death, intent_of, reap_after_expiry, undergo
+from tests.support.memory_store import MemoryStore
 from tests.support.sim_cloud import SimCloudHarness, sim_pool
 
 
@@ -185,6 +187,25 @@ def test_a_release_that_could_not_look_says_so_and_can_be_repeated(house: LeaseH
     house.harness.go_dark(is_dark=False)
     assert len(house.renter().release()) == 1
     assert house.renter().release() == ()
+
+
+def test_a_release_with_a_full_disk_gives_back_all_the_same_and_is_to_be_repeated() -> None:
+    store = MemoryStore()
+    house = LeaseHouse(SimCloudHarness(sim_pool()), store=store)
+    lease, free = rent(house), store.before_create
+    store.before_create = full
+    with pytest.raises(CouldNotLookError, match="the disk is full"):
+        house.renter().release()
+    assert house.harness.billed() == frozenset()
+    store.before_create = free
+    assert house.renter().release() == (lease.id,)
+    assert ends(house) == ["released"]
+    with pytest.raises(AbandonedError):  # the book is closed by now
+        rent(house, since_s=0.0)
+
+
+def full(_key: str) -> None:
+    raise StoreError("the disk is full")
 
 
 def test_a_release_gives_back_what_a_cloud_says_in_words_that_its_adapter_does_not_know(
