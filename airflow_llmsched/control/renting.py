@@ -30,6 +30,7 @@ from airflow_llmsched.errors import (
     LlmschedError,
     QuotaError,
     SpecError,
+    StoreError,
 )
 from airflow_llmsched.ports import Clock
 
@@ -177,10 +178,13 @@ class Renter:
             CouldNotLookError: something could not be looked at, or its cloud not be opened; try again.
         """
         since_s = self._clock.now_s() if since_s is None else since_s
-        self._book.close(at_s=since_s)
         released: list[str] = []
         left: list[str] = []
         unseen: list[str] = []
+        try:
+            self._book.close(at_s=since_s)
+        except StoreError as error:  # a full disk keeps no machine: the caller comes again, and closes the book then
+            unseen.append(str(error))
         for rental in self._book.open():
             if rental.intent.since_s <= since_s:
                 self._attempt(partial(self._release_known, rental, reason), released, left, unseen)

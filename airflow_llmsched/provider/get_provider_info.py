@@ -10,7 +10,8 @@ _OPTIONS: dict[str, Any] = {
     "state_root": {
         "description": (
             "Folder shared by workers, triggerers, API server and gang nodes. Journals, channels, datasets, "
-            "checkpoints and reports of all runs live below it. Empty: $AIRFLOW_HOME/llmsched."
+            "checkpoints and reports of all runs live below it. Each Airflow deployment needs its own: runs of the same "
+            "name would be one run to both. Empty: $AIRFLOW_HOME/llmsched."
         ),
         "version_added": "0.1.0",
         "type": "string",
