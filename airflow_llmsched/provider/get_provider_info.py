@@ -10,7 +10,7 @@ _OPTIONS: dict[str, Any] = {
     "state_root": {
         "description": (
             "Folder shared by workers, triggerers, API server and gang nodes. Journals, channels, datasets, "
-            "checkpoints and reports of all runs live below it. Each Airflow deployment needs its own: runs of the same "
+            "checkpoints and reports of all runs live below it. Each Airflow deployment needs its own: runs of one "
             "name would be one run to both. Empty: $AIRFLOW_HOME/llmsched."
         ),
         "version_added": "0.1.0",
