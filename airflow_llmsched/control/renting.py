@@ -286,7 +286,7 @@ class Renter:
         intent, cloud = rental.intent, self._clouds.of(rental)
         try:
             is_listed = intent.lease_id in cloud.leases([intent.lease_id])
-        except InternalError as error:  # the cloud has a word for it that its adapter does not know: so it is there
+        except InternalError as error:  # the cloud said something of it that its adapter does not know: so it is there
             log.warning("lease %s is given back unseen: %s", intent.lease_id, error)
             is_listed = True
         if not is_listed:  # yet, perhaps
@@ -308,8 +308,8 @@ class Renter:
             released += act()
         except LeftoverError as error:
             left += error.ids
-        except LlmschedError as error:
-            unseen.append(str(error))
+        except Exception as error:  # noqa: BLE001  (whatever an SDK raises for one lease keeps no other)
+            unseen.append(str(error) if isinstance(error, LlmschedError) else f"{type(error).__name__}: {error}")
 
 
 def _none_to_be_had(refusals: Sequence[CapacityError | QuotaError]) -> CapacityError | QuotaError:

@@ -238,6 +238,27 @@ def test_a_cloud_that_cannot_be_opened_any_more_keeps_no_other_from_being_given_
     assert house.harness.billed() == frozenset()
 
 
+@pytest.mark.parametrize("error", [InternalError("a code that nobody knows"), KeyError("zone")])
+def test_a_lease_that_an_sdk_stumbles_over_keeps_no_other_from_being_given_back(
+    house: LeaseHouse, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = house.renter().rent(house.wanted(offers(house)))
+    other = house.renter().rent(replace(house.wanted(offers(house)), purpose="another"))
+    release = house.harness.cloud.release
+
+    def stumbling(lease_id: LeaseId) -> None:
+        if lease_id == odd.id:
+            raise error
+        release(lease_id)
+
+    monkeypatch.setattr(house.harness.cloud, "release", stumbling)
+    with pytest.raises(CouldNotLookError, match=str(error)):
+        house.renter().release()
+    assert {rental.intent.lease_id for rental in house.book().open()} == {odd.id}
+    assert other.id != odd.id
+    assert len(house.harness.billed()) == len(odd.nodes)
+
+
 def test_what_is_given_up_is_of_one_purpose_and_looked_for_in_vain(house: LeaseHouse) -> None:
     rent(house)
     house.renter().give_up("evaluate", reason="x")
