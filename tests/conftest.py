@@ -55,6 +55,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
     return WholeFilesAndOneAirflow(config, log)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were run again (``.ci/run``): those that pass the second time show nothing otherwise."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"{report.nodeid} at first")
+        terminalreporter.line(report.longreprtext)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits longest: the tests of a real Airflow, in whose waiting times the others run.
 
