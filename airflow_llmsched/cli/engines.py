@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_llmsched import codec
 from airflow_llmsched.control import open_engines
 from airflow_llmsched.domain.fleet import Fleet
 from airflow_llmsched.errors import SpecError
@@ -13,6 +14,20 @@ from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine
 from airflow_llmsched.specs import fleet_file
 from airflow_llmsched.telemetry.channel import open_witness
+
+
+def json_object(text: str, *, option: str, example: str) -> dict[str, Any]:
+    """Return the options of an engine or of clouds that ``option`` of a command was given as JSON.
+
+    Raises ``SpecError`` for anything but an object, with an ``example`` of one.
+    """
+    try:
+        given: Any = codec.parse_json(text)
+    except ValueError as error:
+        raise SpecError(path=option, value=text, hint=f"must be a JSON object: {error}") from error
+    if not isinstance(given, dict):
+        raise SpecError(path=option, value=text, hint=f"must be a JSON object such as {example}")
+    return given
 
 
 def read_fleet_file(path: Path | None) -> Fleet | None:

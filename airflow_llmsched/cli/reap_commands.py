@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_llmsched import codec
 from airflow_llmsched.cli.airflow_word import RestWord
-from airflow_llmsched.cli.engines import open_engine, read_fleet_file
+from airflow_llmsched.cli.engines import json_object, open_engine, read_fleet_file
 from airflow_llmsched.cli.fleet_commands import FleetOption
 from airflow_llmsched.cli.state_root import state_root_option
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.arbiter_ground import Ground
-from airflow_llmsched.control.claim_reaping import ClaimFinding, ClaimReaper
+from airflow_llmsched.control.claim_reaping import ClaimFinding, ClaimReaped, ClaimReaper
 from airflow_llmsched.control.deployment import known_deployment_id
-from airflow_llmsched.control.lease_reaping import LeaseFinding, LeaseReaper
+from airflow_llmsched.control.lease_reaping import LeaseFinding, LeaseReaped, LeaseReaper
 from airflow_llmsched.control.open_arbiter import open_ground, open_grounds
 from airflow_llmsched.control.open_clouds import open_adapter
 from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
-from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap
-from airflow_llmsched.control.reaping import Finding, Reaper
+from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap, Spare
+from airflow_llmsched.control.reaping import Finding, Reaped, Reaper
+from airflow_llmsched.domain.fleet import Fleet
 from airflow_llmsched.errors import LlmschedError, SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine, ObjectStore
@@ -75,13 +75,14 @@ def reap(  # noqa: PLR0917 - options, all of them given by name
         store = open_store(str(state_root))
         owner = known_deployment_id(store)
         lease_reapers = _lease_reapers(clouds, store, owner)
-        options = _object(engine_options, path="--engine-options", example='{"num_nodes": 2}')
+        options = json_object(engine_options, option="--engine-options", example='{"num_nodes": 2}')
+        read = read_fleet_file(fleet)
         ask = _asker(airflow_api, token, without_airflow=without_airflow)
-        reapers = _reapers(engine, options, state_root, fleet, store, owner, ask)
-        gangs = [_reap_gangs(console, each, reaper, yes=yes) for each, reaper in reapers.items()]
-        claimed = _claim_reapers(engine, options, state_root, fleet, store, ask)
-        claims = [_reap_claims(console, engine, each, yes=yes) for each in claimed]
-        leases = [_reap_leases(console, name, each, yes=yes) for name, each in lease_reapers.items()]
+        reapers = _reapers(engine, options, state_root, read, store, owner, ask)
+        gangs = [_reap(console, reaper, _gangs(name), yes=yes) for name, reaper in reapers.items()]
+        claimed = _claim_reapers(engine, options, state_root, read, store, ask)
+        claims = [_reap(console, reaper, _claims(engine), yes=yes) for reaper in claimed]
+        leases = [_reap(console, reaper, _leases(name), yes=yes) for name, reaper in lease_reapers.items()]
     except LlmschedError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
@@ -104,32 +105,60 @@ def _would(num_runs: int, num_claims: int, num_leases: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Done:
-    """What came of one engine's gangs, or one cloud's leases."""
+    """What came of one engine's gangs or claims, or one cloud's leases."""
 
     num_condemned: int
     has_trouble: bool
+
+
+class _Found(Protocol):
+    @property
+    def verdict(self) -> Reap | Spare: ...
+
+
+class _Ended(Protocol):
+    @property
+    def trouble(self) -> str: ...
+
+
+_F = TypeVar("_F", bound=_Found)
+_D = TypeVar("_D", bound=_Ended)
+_D_co = TypeVar("_D_co", bound=_Ended, covariant=True)
+
+
+class _Reaper(Protocol[_F, _D_co]):
+    def look(self) -> Sequence[_F]: ...
+
+    def reap(self, finding: _F, /) -> _D_co: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind(Generic[_F, _D]):
+    """How one kind is shown: cells by ``columns``, then its DAG and DAG run; ``told``: its name and what ended."""
+
+    where: str
+    nothing: str = ""
+    columns: tuple[str, ...]
+    row: Callable[[_F], tuple[str | None, ...]]
+    told: Callable[[_D], tuple[str, Sequence[str]]]
 
 
 def _reapers(  # noqa: PLR0917 - what one call of the command has opened
     name: str,
     options: dict[str, Any],
     state_root: Path,
-    fleet: Path | None,
+    fleet: Fleet | None,
     store: ObjectStore,
     owner: str,
     ask: AskAirflow,
 ) -> dict[str, Reaper]:
     """Return a reaper for each engine, each by itself: a cluster that is silent keeps nobody from the others."""
-    read = read_fleet_file(fleet)
-    names = [each.name for each in clusters_of(name, read)] if names_cluster(name, read) else [name]
-    opened = {each: open_engine(each, options, state_root=state_root, fleet=read) for each in names}
+    names = [each.name for each in clusters_of(name, fleet)] if names_cluster(name, fleet) else [name]
+    opened = {each: open_engine(each, options, state_root=state_root, fleet=fleet) for each in names}
     return {
-        each: _reaper(store, owner, engine, ask, _ground(engine, each, fleet, store)) for each, engine in opened.items()
+        each: _reaper(store, owner, engine, ask, open_ground(engine, each, fleet, store=store, clock=SystemClock()))
+        for each, engine in opened.items()
     }
-
-
-def _ground(engine: Engine, name: str, fleet: Path | None, store: ObjectStore) -> Ground | None:
-    return open_ground(engine, name, read_fleet_file(fleet), store=store, clock=SystemClock())
 
 
 def _reaper(store: ObjectStore, owner: str, engine: Engine, ask: AskAirflow, ground: Ground | None) -> Reaper:
@@ -144,63 +173,89 @@ def _reaper(store: ObjectStore, owner: str, engine: Engine, ask: AskAirflow, gro
     )
 
 
-def _reap_gangs(console: Console, name: str, reaper: Reaper, *, yes: bool) -> _Done:
-    try:
-        findings = reaper.look()
-    except LlmschedError as error:
-        typer.echo(f"error: {error}", err=True)
-        return _Done(num_condemned=0, has_trouble=True)
-    console.print(_table(name, findings) if findings else f"nothing lives on {escape(name)}")
-    condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
-    reaped = [reaper.reap(finding) for finding in condemned] if yes else []
-    for each in reaped:
-        for stopped in each.stopped:
-            console.print(f"stopped {escape(stopped)}", soft_wrap=True)
-        if each.trouble:
-            console.print(f"[yellow]{escape(each.run_key)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
-    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
-
-
 def _claim_reapers(  # noqa: PLR0917 - what one call of the command has opened
-    name: str, options: dict[str, Any], state_root: Path, fleet: Path | None, store: ObjectStore, ask: AskAirflow
+    name: str, options: dict[str, Any], state_root: Path, fleet: Fleet | None, store: ObjectStore, ask: AskAirflow
 ) -> list[ClaimReaper]:
     """Return a reaper for all claims to an engine's machines. All clusters of a fleet are looked at as one."""
-    read = read_fleet_file(fleet)
-    opened = open_engine(name, options, state_root=state_root, fleet=read)
-    grounds = open_grounds(opened, name, read, store=store, clock=SystemClock())
+    opened = open_engine(name, options, state_root=state_root, fleet=fleet)
+    grounds = open_grounds(opened, name, fleet, store=store, clock=SystemClock())
     return [ClaimReaper(each, store=store, engine=opened, ask=ask, clock=SystemClock()) for each in grounds]
 
 
-def _reap_claims(console: Console, name: str, reaper: ClaimReaper, *, yes: bool) -> _Done:
+def _reap(console: Console, reaper: _Reaper[_F, _D], kind: _Kind[_F, _D], *, yes: bool) -> _Done:
+    """Show what one reaper finds, and have it end what nobody needs where that is asked for."""
     try:
         findings = reaper.look()
     except LlmschedError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {kind.where}: {error}", err=True)
         return _Done(num_condemned=0, has_trouble=True)
     if findings:
-        console.print(_claim_table(name, findings))
+        console.print(_table(kind, findings))
+    elif kind.nothing:
+        console.print(escape(kind.nothing))
     condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
     reaped = [reaper.reap(finding) for finding in condemned] if yes else []
     for each in reaped:
-        said = f"gave back what {escape(each.run)} claimed" if each.is_gone else ""
-        console.print(said or f"[yellow]{escape(each.run)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
+        name, ended = kind.told(each)
+        for line in ended:
+            console.print(escape(line), soft_wrap=True)
+        if each.trouble:
+            console.print(f"[yellow]{escape(name)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
     return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
 
 
-def _reap_leases(console: Console, cloud: str, reaper: LeaseReaper, *, yes: bool) -> _Done:
-    try:
-        findings = reaper.look()
-    except LlmschedError as error:
-        typer.echo(f"error: {cloud}: {error}", err=True)
-        return _Done(num_condemned=0, has_trouble=True)
-    console.print(_lease_table(cloud, findings) if findings else f"nothing is rented in {escape(cloud)}")
-    condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
-    reaped = [reaper.reap(finding) for finding in condemned] if yes else []
-    for each in reaped:
-        said = f"gave back {escape(each.lease_id)}" if each.is_gone else ""
-        trouble = f"[yellow]{escape(each.lease_id)}: {escape(each.trouble)}[/yellow]" if each.trouble else ""
-        console.print(said or trouble, soft_wrap=True)
-    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
+def _table(kind: _Kind[_F, _D], findings: Sequence[_F]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in (*kind.columns, "DAG", "DAG run", "verdict", "why"):
+        table.add_column(escape(name), overflow="fold")
+    for finding in findings:
+        verdict = "[red]reap[/red]" if isinstance(finding.verdict, Reap) else "[green]spare[/green]"
+        cells = (escape(cell or "?") for cell in kind.row(finding))
+        table.add_row(*cells, verdict, escape(finding.verdict.reason))
+    return table
+
+
+def _gangs(engine: str) -> _Kind[Finding, Reaped]:
+    return _Kind(
+        where=engine,
+        nothing=f"nothing lives on {engine}",
+        columns=(f"what lives on {engine}",),
+        row=lambda found: (
+            "\n".join(handle.key.name for handle in found.handles),
+            found.facts.dag_id,
+            found.facts.run_id,
+        ),
+        told=lambda done: (done.run_key, [f"stopped {each}" for each in done.stopped]),
+    )
+
+
+def _claims(engine: str) -> _Kind[ClaimFinding, ClaimReaped]:
+    return _Kind(
+        where=engine,
+        columns=(f"who claims {engine}", "accelerators"),
+        row=lambda found: (
+            found.run,
+            "waits" if found.claim.waits else str(found.claim.num_held),
+            found.claim.dag_id,
+            found.claim.run_id,
+        ),
+        told=lambda done: (done.run, [f"gave back what {done.run} claimed"] if done.is_gone else []),
+    )
+
+
+def _leases(cloud: str) -> _Kind[LeaseFinding, LeaseReaped]:
+    return _Kind(
+        where=cloud,
+        nothing=f"nothing is rented in {cloud}",
+        columns=(f"rented in {cloud}", "nodes"),
+        row=lambda found: (
+            found.lease.id,
+            str(found.lease.num_nodes),
+            found.lease.origin.dag_id if found.lease.origin else None,
+            found.lease.origin.run_id if found.lease.origin else None,
+        ),
+        told=lambda done: (done.lease_id, [f"gave back {done.lease_id}"] if done.is_gone else []),
+    )
 
 
 def _asker(airflow_api: str, token: str, *, without_airflow: bool) -> AskAirflow:
@@ -216,7 +271,7 @@ def _lease_reapers(clouds: str, store: ObjectStore, owner: str) -> dict[str, Lea
     """Return a reaper for each cloud. Connections are Airflow's: here the SDKs find credentials their own way."""
     example = '{"aws": {"regions": ["us-east-1"]}}'
     reapers = {}
-    for name, options in _object(clouds, path="--clouds", example=example).items():
+    for name, options in json_object(clouds, option="--clouds", example=example).items():
         if not isinstance(options, dict):
             raise SpecError(path=f"clouds.{name}", value=options, hint=f"must be a JSON object as in {example}")
         if "conn_id" in options:
@@ -225,63 +280,3 @@ def _lease_reapers(clouds: str, store: ObjectStore, owner: str) -> dict[str, Lea
         cloud = open_adapter(name, options, store=store, clock=SystemClock())
         reapers[name] = LeaseReaper(store=store, deployment_id=owner, cloud=cloud, clock=SystemClock())
     return reapers
-
-
-def _object(text: str, *, path: str, example: str) -> dict[str, Any]:
-    try:
-        given: Any = codec.parse_json(text)
-    except ValueError as error:
-        raise SpecError(path=path, value=text, hint=f"must be a JSON object: {error}") from error
-    if not isinstance(given, dict):
-        raise SpecError(path=path, value=text, hint=f"must be a JSON object such as {example}")
-    return given
-
-
-def _lease_table(cloud: str, findings: Sequence[LeaseFinding]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in (f"rented in {cloud}", "nodes", "DAG", "DAG run", "verdict", "why"):
-        table.add_column(escape(name), overflow="fold")
-    for finding in findings:
-        lease, origin = finding.lease, finding.lease.origin
-        table.add_row(
-            escape(lease.id),
-            str(lease.num_nodes),
-            escape(origin.dag_id if origin else "?"),
-            escape(origin.run_id if origin else "?"),
-            "[red]reap[/red]" if isinstance(finding.verdict, Reap) else "[green]spare[/green]",
-            escape(finding.verdict.reason),
-        )
-    return table
-
-
-def _claim_table(engine: str, findings: Sequence[ClaimFinding]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in (f"who claims {engine}", "accelerators", "DAG", "DAG run", "verdict", "why"):
-        table.add_column(escape(name), overflow="fold")
-    for finding in findings:
-        claim = finding.claim
-        table.add_row(
-            escape(finding.run),
-            "waits" if claim.waits else str(claim.num_held),
-            escape(claim.dag_id or "?"),
-            escape(claim.run_id or "?"),
-            "[red]reap[/red]" if isinstance(finding.verdict, Reap) else "[green]spare[/green]",
-            escape(finding.verdict.reason),
-        )
-    return table
-
-
-def _table(engine: str, findings: tuple[Finding, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in (f"what lives on {engine}", "DAG", "DAG run", "verdict", "why"):
-        table.add_column(escape(name), overflow="fold")
-    for finding in findings:
-        reap_it = isinstance(finding.verdict, Reap)
-        table.add_row(
-            escape("\n".join(handle.key.name for handle in finding.handles)),
-            escape(finding.facts.dag_id or "?"),
-            escape(finding.facts.run_id or "?"),
-            "[red]reap[/red]" if reap_it else "[green]spare[/green]",
-            escape(finding.verdict.reason),
-        )
-    return table

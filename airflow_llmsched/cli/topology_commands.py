@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from airflow_llmsched import codec
-from airflow_llmsched.cli.engines import open_engine, read_fleet_file
+from airflow_llmsched.cli.engines import json_object, open_engine, read_fleet_file
 from airflow_llmsched.cli.fleet_commands import FleetOption
 from airflow_llmsched.cli.state_root import state_root_option
 from airflow_llmsched.cli.topology_sources import Asked, Format, override, read_source, read_tree
@@ -124,12 +123,7 @@ def _check_number(action: Action, number: int) -> None:
 
 def _engine(name: str, options: str, fleet: Path | None, state_root: Path | None) -> Reading:
     """Ask an engine for its topology. Raises ``SpecError``, or whatever keeps it from looking."""
-    try:
-        given: Any = codec.parse_json(options)
-    except ValueError as error:
-        raise SpecError(path="--engine-options", value=options, hint=f"must be a JSON object: {error}") from None
-    if not isinstance(given, dict):
-        raise SpecError(path="--engine-options", value=options, hint='must be a JSON object such as {"num_nodes": 2}')
+    given = json_object(options, option="--engine-options", example='{"num_nodes": 2}')
     if state_root is None:
         raise SpecError(path="--state-root", hint="is needed to ask an engine: what its gangs have is noted there")
     opened = open_engine(name, given, state_root=state_root, fleet=read_fleet_file(fleet))

@@ -76,10 +76,6 @@ class AirflowClient:
         errors: list[Json] = self._call("GET", "/api/v2/importErrors")["import_errors"]
         return errors
 
-    def unpause(self, dag_id: str) -> None:
-        """Let the scheduler run the DAG."""
-        self._call("PATCH", f"/api/v2/dags/{_part(dag_id)}", {"is_paused": False})
-
     def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
         """Start a DAG run now and return its id. The DAG must be unpaused to get anywhere.
 
