@@ -117,7 +117,7 @@ class ClaimReaper:
             return ClaimReaped(run=run, is_gone=False, trouble=f"spared after all: {error}")
         except TransientError as error:
             return ClaimReaped(run=run, is_gone=False, trouble=f"not known to be gone: {error}")
-        return ClaimReaped(run=run, is_gone=run not in self._ground.state().claims)
+        return self._ended(run)
 
     def _disown(self, claim: Claim, launches: Sequence[AttemptKey]) -> ClaimReaped:
         """Give back a claim beside a training, so that no launch which was noted when it was judged is still made."""
@@ -125,7 +125,11 @@ class ClaimReaper:
             with _ABANDON:
                 self._engine.abandon(key)
         self._ground.disown(claim)
-        return ClaimReaped(run=claim.gang.key, is_gone=claim.gang.key not in self._ground.state().claims)
+        return self._ended(claim.gang.key)
+
+    def _ended(self, run: RunKey) -> ClaimReaped:
+        is_gone = run not in self._ground.state().claims
+        return ClaimReaped(run=run, is_gone=is_gone, trouble="" if is_gone else "it claims something anew: look again")
 
     def _judge(self, claim: Claim) -> ClaimFinding:
         elsewhere = self._elsewhere(claim)

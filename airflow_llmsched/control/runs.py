@@ -192,15 +192,6 @@ class RunDriver:
         self._attempt(lambda session: self._record_release(session, started_at_s, stopped, judged=judged))
         return stopped
 
-    def note_span(self, span: Span) -> None:
-        """Record a stretch of time that the caller measured, for the ledger."""
-
-        def note(session: Session) -> None:
-            session.record(ev.SpanNoted(at_s=self._clock.now_s(), span=span))
-            session.flush()
-
-        self._attempt(note)
-
     def state(self) -> RunState:
         """Return the run's state as the journal has it."""
         return Session(self._journal).state

@@ -59,7 +59,7 @@ class _Platform:
         self.num_preemptions += 1
         if self.num_preemptions % 10 == 0:  # a worker dies now and then; its retry goes on and measures its wait
             retry = self._house.driver(owner=f"try-{self.num_restarts}")
-            retry.note_span(Span(bucket=Bucket.QUEUE, start_s=now_s - 30.0, end_s=now_s, label="run_gang"))
+            self._house.note_span(Span(bucket=Bucket.QUEUE, start_s=now_s - 30.0, end_s=now_s, label="run_gang"))
             retry.start()
             self.num_restarts += 1
 

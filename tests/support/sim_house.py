@@ -16,6 +16,7 @@ from airflow_llmsched.control.watching import step
 from airflow_llmsched.domain.gang import GangHandle
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.ledger import Span
 from airflow_llmsched.domain.placement import Placement, RankSlot
 from airflow_llmsched.domain.plan import Plan, PlanSearch, Prediction
 from airflow_llmsched.domain.progress import ChannelCursor
@@ -167,6 +168,11 @@ class SimHouse:
             clock=self.clock,
             rented=self.rented,
         )
+
+    def note_span(self, span: Span) -> None:
+        """Record a stretch that a task measured, as ``provider.run_spans`` does."""
+        noted = ev.SpanNoted(at_s=self.clock.now_s(), span=span)
+        self.journal.append([noted], number=self.journal.num_records() + 1)
 
     def live(self) -> tuple[GangHandle, ...]:
         """Return the run's live gangs, whatever anyone knows about them."""

@@ -61,7 +61,7 @@ def test_it_cannot_go_on_with_a_run(house: SimHouse) -> None:
 
 def test_release_of_what_was_judged_leaves_alone_what_moved_on(house: SimHouse) -> None:
     seen = house.journal.num_records()
-    house.driver().note_span(Span(bucket=Bucket.QUEUE, start_s=1.0, end_s=2.0, label="x"))
+    house.note_span(Span(bucket=Bucket.QUEUE, start_s=1.0, end_s=2.0, label="x"))
     with pytest.raises(MovedOnError, match="judge it again"):
         closing(house).release(num_records=seen)
     assert len(house.live()) == 1

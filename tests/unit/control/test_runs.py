@@ -55,7 +55,7 @@ def test_run_blocking_ends_like_the_deferred_path() -> None:
 def test_noted_span_is_kept_even_before_the_run_opens() -> None:
     house = SimHouse()
     span = Span(bucket=Bucket.STAGE, start_s=1.0, end_s=3.0, label="stage")
-    house.driver().note_span(span)
+    house.note_span(span)
     assert house.driver().spans() == (span,)
     assert isinstance(house.run(), Succeeded)
 
