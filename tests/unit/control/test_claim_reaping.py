@@ -144,6 +144,29 @@ def test_what_an_evaluation_claims_is_given_back_once_its_dag_run_is_over_and_no
     assert Journal(house.store, launch.run).num_records() == 0
 
 
+def test_a_claim_that_is_taken_anew_while_it_is_reaped_is_a_trouble_with_a_reason(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = house.add("a", 1)
+    launch = AttemptKey(run=RunKey(f"{tenant.key[:-1]}e"), generation=0, attempt=1)
+    evaluation_intents(house.store, tenant.key).note(launch, at_s=house.clock.now_s())
+    claim = replace(house.driver_claim(tenant), beside=tenant.key, num_records=launch_number(launch), dag_id="pretrain")
+    claim = replace(claim, gang=replace(claim.gang, key=launch.run), held={NodeId("r0n0"): (0,)})
+    house.ground().claim(claim)
+    house.clock.sleep(7200.0)
+    house.word = AirflowWord.UNKNOWN
+    (found,) = house.reaper().look()
+    abandon = house.engine.abandon
+
+    def slowly(key: AttemptKey) -> bool:
+        house.ground().claim(replace(claim, held={NodeId("r0n0"): (1,)}, num_records=claim.num_records + 1))
+        return bool(abandon(key))
+
+    monkeypatch.setattr(house.engine, "abandon", slowly)
+    reaped = house.reaper().reap(found)
+    assert (reaped.is_gone, reaped.trouble) == (False, "it claims something anew: look again")
+
+
 def test_what_is_held_of_machines_that_the_reapers_engine_does_not_list_is_spared(house: House, tmp_path: Path) -> None:
     """Lists of hosts may overlap and share one ground: whoever has another list cannot see the gangs of this one."""
     tenant = house.add("a", 2)
