@@ -374,7 +374,8 @@ def _freeze(house: CrashHouse, scenario: Scenario, combination: Combination, *, 
         finally:
             thaw.set()
             first.join(60.0)
-    assert trouble == []
+    if trouble:
+        raise trouble[0]
     house.live()
     owner = scenario.owner if by_triggerer else "try-3"
     assert isinstance(house.go_on(outcome, owner=owner, generation=generation), scenario.ends)
