@@ -51,6 +51,9 @@ _DECIDE = EffectPoint("arbiter.decide")
 GROUNDS = "arbiter/"
 """Folder of the state root with one folder for each cluster."""
 
+MANY_PAST = 64
+"""Ended runs after which it is decided though nobody waits: a decision counts what they have used, and forgets them."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -99,7 +102,7 @@ class Ground:
             if claim is None or state.claims.get(claim.gang.key) == claim:
                 return None
             self._refuse_late(state, claim)
-            return Claimed(claim=claim)
+            return Claimed(claim=claim, at_s=self._clock.now_s())
 
         with _CLAIM:
             return self._numbered.change(change)
@@ -115,8 +118,8 @@ class Ground:
             if claim is None:
                 return None
             self._refuse_late(state, claim)
-            remember_until_s = self._clock.now_s() + REMEMBER_S
-            return Claimed(claim=claim, instead_of=instead_of, remember_until_s=remember_until_s)
+            now_s = self._clock.now_s()
+            return Claimed(claim=claim, instead_of=instead_of, remember_until_s=now_s + REMEMBER_S, at_s=now_s)
 
         with _CLAIM:
             return self._numbered.change(change)
@@ -136,7 +139,7 @@ class Ground:
                 return None
             if claim is None and (not for_good or (gone is not None and gone.num_records >= known)):
                 return None
-            return Freed(run=run, num_records=known, remember_until_s=self._clock.now_s() + REMEMBER_S)
+            return self._freed(run, num_records=known)
 
         with _FREE:
             self._numbered.change(change)
@@ -150,7 +153,7 @@ class Ground:
         def change(state: GroundState) -> AnyChange | None:
             if state.claims.get(claim.gang.key) != claim:
                 return None
-            return Freed(run=claim.gang.key, num_records=0, remember_until_s=self._clock.now_s() + REMEMBER_S)
+            return self._freed(claim.gang.key, num_records=0)
 
         with _FREE:
             self._numbered.change(change)
@@ -163,6 +166,10 @@ class Ground:
 
         with _CLOSE:
             return self._numbered.change(change).is_closed
+
+    def _freed(self, run: RunKey, *, num_records: int) -> Freed:
+        now_s = self._clock.now_s()
+        return Freed(run=run, num_records=num_records, remember_until_s=now_s + REMEMBER_S, at_s=now_s)
 
     def _refuse_late(self, state: GroundState, claim: Claim) -> None:
         if state.is_closed:
@@ -215,7 +222,7 @@ class Decider:
 
     def _lead(self, state: GroundState) -> Led | None:
         now_s = self._clock.now_s()
-        is_needed = bool(state.waiting or state.absent(now_s))
+        is_needed = bool(state.waiting or state.absent(now_s)) or len(state.past) >= MANY_PAST
         if not is_needed or state.is_led(now_s):
             return None
         return Led(lease=QueueLease(holder=self._holder, until_s=now_s + LEASE_S))

@@ -18,7 +18,7 @@ from pydantic import Field
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
-from airflow_llmsched.domain.queue import QueuedGang, Reservation, TeamUsage
+from airflow_llmsched.domain.queue import Amounts, QueuedGang, Reservation, TeamUsage
 from airflow_llmsched.domain.queue_decision import Preempt, Start, Waits
 from airflow_llmsched.domain.slots import FIRST_SLICE, taken_of
 from airflow_llmsched.errors import DataError
@@ -90,9 +90,15 @@ class Claim:
         return sum(len(slots) for slots in self.held.values())
 
     @property
-    def num_accelerators(self) -> float:
-        """Accelerators that it holds, slices by what part of one they are."""
-        return float(self.num_held) if self.gang.slices is None else self.part_ratio
+    def amounts(self) -> Amounts:
+        """What it holds, slices by what part of an accelerator they are; nothing while it waits."""
+        if self.waits:
+            return Amounts()
+        return Amounts(
+            num_accelerators=float(self.num_held) if self.gang.slices is None else self.part_ratio,
+            host_bytes=self.gang.host_bytes,
+            network_bytes_per_s=self.gang.network_bytes_per_s,
+        )
 
 
 def launch_number(key: AttemptKey, *, number_of_round: int = 0) -> int:
@@ -122,11 +128,23 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastHold:
+    """What a run held for its team from when until when (Unix seconds), and holds no more, or not as much."""
+
+    run: RunKey
+    team: str
+    amounts: Amounts
+    from_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroundState:
     """All claims to one cluster. ``undecided`` are those that wait and were not decided about since the last change.
 
     Nobody claims anything of a ground that ``is_closed``: its nodes are shared out elsewhere. ``awake_since_s`` is
-    since when it has been decided without a long break.
+    since when it has been decided without a long break. ``usage`` is what teams had used by ``decided_at_s``; what was
+    held since then and is not held now is in ``past``.
     """
 
     claims: Mapping[RunKey, Claim] = field(default_factory=dict)
@@ -137,6 +155,7 @@ class GroundState:
     usage: tuple[TeamUsage, ...] = ()
     decided_at_s: float = 0.0
     awake_since_s: float = 0.0
+    past: tuple[PastHold, ...] = ()
 
     @property
     def held(self) -> Mapping[NodeId, frozenset[int]]:
@@ -167,6 +186,11 @@ class GroundState:
         """Return since when it has been decided without a long break, if it is decided now."""
         return now_s if now_s - self.decided_at_s > ABSENT_S / 2 else self.awake_since_s
 
+    def not_counted_from_s(self, claim: Claim) -> float:
+        """Return since when a claim has held what it holds without that being in ``usage`` or in ``past``."""
+        counted_s = [each.until_s for each in self.past if each.run == claim.gang.key]
+        return max(self.decided_at_s, claim.started_s, *counted_s)
+
     def _is_absent(self, claim: Claim, now_s: float) -> bool:
         came_s = claim.seen_at_s if claim.waits else claim.given_at_s
         if not came_s:  # it has taken up what it holds; or an older version wrote it, which does not say
@@ -185,22 +209,25 @@ class GroundState:
 class Claimed:
     """A run waits, or holds slots; whatever it had claimed before is replaced.
 
-    ``instead_of`` is the gang whose claim becomes this one: checks give a run what they were made on.
+    ``instead_of`` is the gang whose claim becomes this one: checks give a run what they were made on. ``at_s`` is when
+    (Unix seconds); 0: an older version wrote it, which does not say.
     """
 
     claim: Claim
     instead_of: RunKey | None = None
     remember_until_s: float = 0.0
+    at_s: float = 0.0
     kind: Literal["claimed"] = "claimed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """A run has no claim any more."""
+    """A run has no claim any more. ``at_s`` as in :class:`Claimed`."""
 
     run: RunKey
     num_records: int
     remember_until_s: float
+    at_s: float = 0.0
     kind: Literal["freed"] = "freed"
 
 
@@ -310,7 +337,8 @@ def _claimed(state: GroundState, change: Claimed) -> GroundState:
         claims = _not_awaited(claims, claim.gang.key)
     if before is not None:
         del claims[before.gang.key]
-    after = replace(state, claims=claims, undecided=state.undecided if is_same else _waiting(claims))
+    past = _past(state, known, claim, change.at_s)
+    after = replace(state, claims=claims, undecided=state.undecided if is_same else _waiting(claims), past=past)
     if before is None:
         return after
     gone = GivenBack(num_records=before.num_records + 1, remember_until_s=change.remember_until_s)
@@ -321,7 +349,34 @@ def _freed(state: GroundState, change: Freed) -> GroundState:
     claims = _not_awaited({run: claim for run, claim in state.claims.items() if run != change.run}, change.run)
     gone = GivenBack(num_records=change.num_records, remember_until_s=change.remember_until_s)
     given_back = {**state.given_back, change.run: gone}
-    return replace(state, claims=claims, given_back=given_back, undecided=_waiting(claims))
+    past = _past(state, state.claims.get(change.run), None, change.at_s)
+    return replace(state, claims=claims, given_back=given_back, undecided=_waiting(claims), past=past)
+
+
+def _past(state: GroundState, before: Claim | None, after: Claim | None, at_s: float) -> tuple[PastHold, ...]:
+    """Return what was held since the last decision and is held no more: whoever has left was there all the same.
+
+    What a run has rented is its own, and counts for nobody.
+    """
+    if before is None or before.waits or before.is_own or not at_s or (after and _counts_alike(before, after)):
+        return state.past
+    gone = PastHold(
+        run=before.gang.key,
+        team=before.gang.team,
+        amounts=before.amounts,
+        from_s=state.not_counted_from_s(before) or at_s,
+        until_s=at_s,
+    )
+    return (*state.past, gone)
+
+
+def _counts_alike(one: Claim, other: Claim) -> bool:
+    return (one.gang.team, one.amounts, one.started_s, one.is_own) == (
+        other.gang.team,
+        other.amounts,
+        other.started_s,
+        other.is_own,
+    )
 
 
 def _waiting(claims: Mapping[RunKey, Claim]) -> frozenset[RunKey]:
@@ -360,6 +415,7 @@ def _decided(state: GroundState, change: Decided) -> GroundState:
         usage=change.usage,
         decided_at_s=change.at_s,
         awake_since_s=state.awake_from_s(change.at_s),
+        past=(),
     )
 
 

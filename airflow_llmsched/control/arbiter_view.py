@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from airflow_llmsched.control.arbiter_state import Claim, GroundState, Slots, held_by, sees
+from airflow_llmsched.control.arbiter_state import Claim, GroundState, PastHold, Slots, held_by, sees
 from airflow_llmsched.control.planning import with_all_free
 from airflow_llmsched.domain.fleet import FLEET, cluster_of
 from airflow_llmsched.domain.identity import NodeId, RunKey
@@ -15,7 +15,6 @@ from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGr
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
-    Amounts,
     QueuedGang,
     QueueState,
     RunningGang,
@@ -31,7 +30,7 @@ from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTre
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.placement.wishes import stride_and_size
-from airflow_llmsched.planner.queue.usage import accrued
+from airflow_llmsched.planner.queue.usage import accrued, decayed
 
 SavedAt = Callable[[RunKey], float | None]
 """Returns by when (Unix seconds) what a run has done was last saved durably; None: not known."""
@@ -166,22 +165,31 @@ def queue_state(
 
 
 def used(state: GroundState, rules: QueueRules, *, now_s: float) -> tuple[TeamUsage, ...]:
-    """Return what teams have used until now: since the last decision, what they hold."""
-    known = {each.team: each for each in state.usage}
-    holding: defaultdict[str, float] = defaultdict(float)
-    for claim in state.claims.values():
-        holding[claim.gang.team] += claim.num_accelerators
-    since_s = min(state.decided_at_s or now_s, now_s)
-    nothing = {team: TeamUsage(team=team, accelerator_s=0.0, at_s=since_s) for team in holding}
-    return tuple(
-        accrued(
-            usage,
-            Amounts(num_accelerators=holding[team]),
-            until_s=now_s,
-            half_life_s=rules.policy.half_life_s,
+    """Return what teams have used until now: beside what was counted by the last decision, what was held since then.
+
+    What a run has rented is its own, and counts for nobody.
+    """
+    half_life_s = rules.policy.half_life_s
+    counted = {each.team: decayed(each, at_s=now_s, half_life_s=half_life_s) for each in state.usage}
+    for hold in (*state.past, *_still_held(state, now_s=now_s)):
+        nothing = TeamUsage(team=hold.team, accelerator_s=0.0, at_s=min(hold.from_s, hold.until_s))
+        own = accrued(nothing, hold.amounts, until_s=hold.until_s, half_life_s=half_life_s)
+        own = decayed(own, at_s=now_s, half_life_s=half_life_s)
+        before = counted.get(hold.team, replace(nothing, at_s=now_s))
+        counted[hold.team] = replace(
+            before,
+            accelerator_s=before.accelerator_s + own.accelerator_s,
+            host_byte_s=before.host_byte_s + own.host_byte_s,
+            network_bytes=before.network_bytes + own.network_bytes,
         )
-        for team, usage in sorted({**nothing, **known}.items())
-    )
+    return tuple(counted[team] for team in sorted(counted))
+
+
+def _still_held(state: GroundState, *, now_s: float) -> Iterator[PastHold]:
+    for run, claim in state.claims.items():
+        if not claim.is_own:
+            from_s = state.not_counted_from_s(claim) or now_s
+            yield PastHold(run=run, team=claim.gang.team, amounts=claim.amounts, from_s=from_s, until_s=now_s)
 
 
 def _within(claim: Claim, tree: TopologyTree, scope: str) -> Claim:

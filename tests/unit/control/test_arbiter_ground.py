@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_llmsched.control.arbiter_ground import LEASE_S, Decider, Ground
+from airflow_llmsched.control.arbiter_ground import LEASE_S, MANY_PAST, Decider, Ground
 from airflow_llmsched.control.arbiter_state import Claim, Claimed, Led, QueueLease
 from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.domain.identity import NodeId, RunKey
@@ -89,6 +89,56 @@ def test_deciding_takes_the_lease_gives_it_back_and_writes_nothing_where_nobody_
     assert state.claims[ONE].num_held == 4
     assert state.lease is None
     assert len(house.store.objects) == 3
+
+
+def of_team(run: RunKey, team: str, *, since_s: float = 0.0) -> Claim:
+    claim = claim_of(run)
+    return replace(claim, gang=replace(claim.gang, team=team), since_s=since_s)
+
+
+def test_a_team_that_had_all_while_nobody_waited_goes_behind_one_that_had_nothing(house: House) -> None:
+    whole = racks(1, 1, num_slots=4)
+    house.clock.sleep(100.0)
+    begun_s = house.clock.now_s()
+    house.ground().claim(replace(of_team(ONE, "red"), held={whole.nodes[0].id: (0, 1, 2, 3)}, started_s=begun_s))
+    house.clock.sleep(86_400.0)
+    house.ground().free(ONE, num_records=1)
+    first, second = run_of("c"), run_of("d")
+    house.ground().claim(of_team(first, "red", since_s=house.clock.now_s()))
+    house.ground().claim(of_team(second, "blue", since_s=house.clock.now_s() + 1.0))
+    claims = house.decider().decide(whole).claims
+    assert (claims[first].num_held, claims[second].num_held) == (0, 4)
+    usage = {each.team: each.accelerator_s for each in house.ground().state().usage}
+    assert usage["blue"] == 0.0
+    assert usage["red"] == pytest.approx(4 * 86_400.0, rel=0.1)
+
+
+def test_a_team_is_not_charged_for_the_time_before_its_run_began(house: House) -> None:
+    house.ground().claim(claim_of(ONE))
+    house.decider().decide(TREE)
+    house.ground().free(ONE, num_records=1)
+    house.clock.sleep(86_400.0)
+    held = {TREE.nodes[0].id: (0, 1, 2, 3)}
+    house.ground().claim(replace(of_team(TWO, "blue"), held=held, started_s=house.clock.now_s()))
+    house.clock.sleep(10.0)
+    house.ground().claim(of_team(run_of("c"), "green"))
+    house.decider().decide(TREE)
+    usage = {each.team: each.accelerator_s for each in house.ground().state().usage}
+    assert usage["blue"] == pytest.approx(40.0, rel=0.01)
+
+
+def test_what_ended_runs_have_used_is_counted_in_the_end_though_nobody_ever_waits(house: House) -> None:
+    for number in range(MANY_PAST):
+        run = run_of(f"x{number}")
+        held = {TREE.nodes[0].id: (0, 1)}
+        house.clock.sleep(1.0)
+        house.ground().claim(replace(of_team(run, "red"), held=held, started_s=house.clock.now_s()))
+        house.clock.sleep(1.0)
+        house.ground().free(run, num_records=1)
+        assert len(house.ground().state().past) == number + 1
+    state = house.decider().decide(TREE)
+    assert state.past == ()
+    assert state.usage[0].accelerator_s == pytest.approx(2.0 * MANY_PAST, rel=0.01)
 
 
 def test_whoever_holds_the_lease_is_left_alone_until_it_has_run_out(house: House) -> None:

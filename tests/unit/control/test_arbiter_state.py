@@ -53,6 +53,27 @@ def test_a_claim_holds_slots_or_waits_and_is_gone_once_it_is_freed() -> None:
     assert state.undecided == {TWO}
 
 
+def test_what_was_held_is_remembered_for_its_team_until_it_is_counted_by_the_next_decision() -> None:
+    held = replace(claim_of(ONE, held={N0: (0, 1)}), started_s=30.0)
+    fewer = replace(held, held={N0: (0,)})
+    state = after(decided(), Claimed(claim=held, at_s=30.0))
+    assert state.past == ()
+    state = states.apply(state, Claimed(claim=replace(held, num_records=2), at_s=35.0))
+    assert state.past == ()  # it holds the same as before
+    state = states.apply(state, Claimed(claim=replace(fewer, num_records=3), at_s=40.0))
+    state = states.apply(state, Freed(run=ONE, num_records=3, remember_until_s=99.0, at_s=70.0))
+    told = [(each.team, each.amounts.num_accelerators, each.from_s, each.until_s) for each in state.past]
+    assert told == [("red", 2.0, 30.0, 40.0), ("red", 1.0, 40.0, 70.0)]
+    assert states.apply(state, decided()).past == ()
+
+
+def test_nothing_is_charged_for_what_waits_what_is_rented_or_what_an_older_version_gave_back() -> None:
+    own = replace(claim_of(ONE, held={N0: (0,)}), is_own=True, started_s=30.0)
+    for claim, at_s in ((own, 50.0), (claim_of(ONE), 50.0), (replace(own, is_own=False), 0.0)):
+        state = after(Claimed(claim=claim, at_s=30.0), Freed(run=ONE, num_records=1, remember_until_s=99.0, at_s=at_s))
+        assert state.past == ()
+
+
 def test_whoever_came_first_waits_first() -> None:
     state = after(Claimed(claim=claim_of(ONE, since_s=12.0)), Claimed(claim=claim_of(TWO, since_s=11.0)))
     assert [each.gang.key for each in state.waiting] == [TWO, ONE]

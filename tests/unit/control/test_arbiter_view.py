@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.control.arbiter_state import Claim, GroundState, Slots
+from airflow_llmsched.control.arbiter_state import Claim, GroundState, PastHold, Slots
 from airflow_llmsched.control.arbiter_view import (
     as_if_alone,
     asked_gang,
@@ -21,7 +21,17 @@ from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
 from airflow_llmsched.domain.placement import HelperSlot, Placement
 from airflow_llmsched.domain.plan import Plan
-from airflow_llmsched.domain.queue import QueuedGang, Reservation, SliceAsk, SlicedSlot, SliceHold, SliceKind, TeamUsage
+from airflow_llmsched.domain.queue import (
+    Amounts,
+    QueuedGang,
+    QueuePolicy,
+    Reservation,
+    SliceAsk,
+    SlicedSlot,
+    SliceHold,
+    SliceKind,
+    TeamUsage,
+)
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.roles import RoleKind
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
@@ -195,6 +205,24 @@ def test_what_teams_hold_is_added_to_what_they_have_used() -> None:
     assert (blue.team, red.team) == ("blue", "red")
     assert 99.0 < blue.accelerator_s < 100.0
     assert 19.0 < red.accelerator_s < 20.0
+
+
+def test_what_was_held_since_the_last_decision_counts_for_as_long_as_it_was_held() -> None:
+    rules = QueueRules(policy=QueuePolicy(half_life_s=1e9))  # nothing is forgotten meanwhile
+    gone = PastHold(run=TWO, team="blue", amounts=Amounts(num_accelerators=4.0), from_s=100.0, until_s=400.0)
+    late = claim_of(ONE, {N0: (0, 1)}, started_s=900.0)
+    state = replace(state_of(late), past=(gone, replace(gone, from_s=500.0, until_s=600.0)), decided_at_s=50.0)
+    blue, red = used(state, rules, now_s=1000.0)
+    assert blue.accelerator_s == pytest.approx(4 * (300.0 + 100.0), rel=1e-5)
+    assert red.accelerator_s == pytest.approx(2 * 100.0, rel=1e-5)
+    half = used(state, QueueRules(policy=QueuePolicy(half_life_s=450.0)), now_s=1000.0)[0]
+    assert half.accelerator_s < blue.accelerator_s / 2 < 2 * half.accelerator_s
+
+
+def test_what_a_run_has_rented_is_charged_to_no_team_and_waiting_costs_nothing() -> None:
+    own = claim_of(ONE, {N0: (0, 1)}, started_s=10.0, is_own=True)
+    state = replace(state_of(own, claim_of(TWO, {})), decided_at_s=10.0)
+    assert [each.accelerator_s for each in used(state, QueueRules(), now_s=1000.0)] == [0.0]
 
 
 def test_slices_are_shared_out_beside_whole_accelerators_and_count_as_parts_of_one() -> None:
