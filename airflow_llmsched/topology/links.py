@@ -1,14 +1,16 @@
-"""Links of a network's levels as plain values: how options of engines say what no cluster tells. Pure."""
+"""What a network has, as plain values: how options of engines say what no cluster tells. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from airflow_llmsched.domain.topology import NetworkLevel
+from airflow_llmsched.domain.hardware import Transport
+from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkFacts, NetworkLevel
 from airflow_llmsched.errors import SpecError
 
 _KEYS = ("level", "bandwidth_bytes_per_s", "measured")
+_FACTS = ("rails", "transport", "traffic_class", "service_level")
 
 
 def links_of(plain: object, *, path: str = "network") -> tuple[NetworkLevel, ...]:
@@ -26,6 +28,41 @@ def links_of(plain: object, *, path: str = "network") -> tuple[NetworkLevel, ...
             raise SpecError(path=f"{path}[{index}].level", value=link.level, hint="is told twice: keep one entry")
         found.append(link)
     return tuple(found)
+
+
+def facts_of(plain: object, *, path: str = "fabric") -> NetworkFacts:
+    """Return what ``plain`` says of a network as a whole: its rails, who moves the bytes, classes of traffic.
+
+    Fields mean what they mean in ``NetworkFacts`` and in a topology file; each may be left out. Raises ``SpecError``
+    naming the field.
+    """
+    if isinstance(plain, NetworkFacts):
+        return plain
+    if not isinstance(plain, Mapping):
+        raise SpecError(path=path, value=plain, hint=f"must be a block with {', '.join(_FACTS)}")
+    unknown = sorted(str(key) for key in plain if key not in _FACTS)
+    if unknown:
+        raise SpecError(path=f"{path}.{unknown[0]}", hint=f"is not known; known: {', '.join(_FACTS)}")
+    transport = plain.get("transport")
+    if transport is not None and (not isinstance(transport, str) or transport not in set(Transport)):
+        hint = f"must be one of {', '.join(Transport)}, or left out"
+        raise SpecError(path=f"{path}.transport", value=transport, hint=hint)
+    rails = _whole(plain, "rails", path, least=1, most=64)
+    return NetworkFacts(
+        num_rails=AS_SHAPES_SAY.num_rails if rails is None else rails,
+        transport=None if transport is None else Transport(transport),
+        traffic_class=_whole(plain, "traffic_class", path, least=0, most=255),
+        service_level=_whole(plain, "service_level", path, least=0, most=15),
+    )
+
+
+def _whole(plain: Mapping[str, object], name: str, path: str, *, least: int, most: int) -> int | None:
+    value = plain.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise SpecError(path=f"{path}.{name}", value=value, hint=f"must be a whole number from {least} to {most}")
+    return value
 
 
 def _link(each: object, path: str) -> NetworkLevel:

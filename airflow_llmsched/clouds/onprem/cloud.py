@@ -124,6 +124,7 @@ class OnPremCloud:
             scale_up_level=stock.scale_up_level,
             network=stock.network,
             switches_reduce=stock.switches_reduce,
+            facts=stock.facts,
         )
 
     def lease_id(self, pool: Pool, key: LeaseKey) -> LeaseId:

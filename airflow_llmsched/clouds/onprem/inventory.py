@@ -17,10 +17,11 @@ import yaml
 
 from airflow_llmsched.domain.capacity import Pool
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
+from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkFacts, NetworkLevel, TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.on_prem import NodeCost
+from airflow_llmsched.topology.links import facts_of
 
 NAME = "onprem"
 """What pools of this cloud say in ``Pool.cloud``."""
@@ -30,8 +31,10 @@ MAX_DEPTH = 8
 MAX_NODES = 20_000
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_TOP = {"region", "jurisdiction", "levels", "scale_up_level", "network", "switches_reduce", "max_nodes", "pools"}
+_LINKS = {"scale_up_level", "network", "switches_reduce", "fabric"}
+_TOP = {"region", "jurisdiction", "levels", "max_nodes", "pools", *_LINKS}
 _NETWORK = {"level", "bandwidth_bytes_per_s", "measured"}
+_FABRIC = {"rails", "transport", "traffic_class", "service_level"}
 _POOL = {"zone", "shape", "capacity", "num_slots", "usd_per_hour", "cost", "vendor", "nodes"}
 _NODE = {"name", "address", "path", "unusable", "off"}
 _COST = {
@@ -80,7 +83,7 @@ class FleetPool:
 class Inventory:
     """All nodes. ``levels`` name the parts of their paths; ``max_nodes`` is our quota of them, None: all.
 
-    ``scale_up_level``, ``network`` and ``switches_reduce`` are what ``TopologyTree`` says of its links.
+    ``scale_up_level``, ``network``, ``switches_reduce`` and ``facts`` are what ``TopologyTree`` says of its links.
     """
 
     region: str
@@ -91,6 +94,7 @@ class Inventory:
     scale_up_level: str | None = None
     network: tuple[NetworkLevel, ...] = ()
     switches_reduce: bool = False
+    facts: NetworkFacts = AS_SHAPES_SAY
 
     def find(self, pool: Pool) -> FleetPool | None:
         """Return a pool by what it is."""
@@ -141,6 +145,7 @@ def from_tree(
         scale_up_level=tree.scale_up_level,
         network=tree.network,
         switches_reduce=tree.switches_reduce,
+        facts=tree.facts,
         pools=tuple(
             FleetPool(
                 pool=Pool(cloud=NAME, region=region, zone="", shape=shape, capacity_type=CapacityType.ON_DEMAND),
@@ -303,7 +308,21 @@ def _inventory(top: _Block) -> Inventory:
         scale_up_level=top.level("scale_up_level", levels),
         network=_network(top, levels),
         switches_reduce=top.flag("switches_reduce"),
+        facts=_facts(top),
     )
+
+
+def _facts(top: _Block) -> NetworkFacts:
+    if not top.has("fabric"):
+        return AS_SHAPES_SAY
+    block = top.block("fabric", _FABRIC)
+    plain: dict[str, object] = {name: block.count(name) for name in _FABRIC - {"transport"} if block.has(name)}
+    try:
+        return facts_of(plain | ({"transport": block.word("transport")} if block.has("transport") else {}))
+    except SpecError as error:
+        if error.file is not None:
+            raise
+        raise block.error(error.hint, field=error.path.removeprefix("fabric."), value=error.value) from error
 
 
 def _network(top: _Block, levels: Sequence[str]) -> tuple[NetworkLevel, ...]:

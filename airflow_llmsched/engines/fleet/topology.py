@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.fleet import CLUSTER_LEVEL, Cluster, fleet_node
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.node_topology import NodeTopology
 from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkLevel, TopologyNode, TopologyTree
 
 
@@ -50,7 +51,22 @@ def fleet_tree(views: Sequence[ClusterView]) -> TopologyTree:
         network=_network(shown, levels),
         switches_reduce=bool(seen) and all(tree.switches_reduce for tree in seen),
         facts=seen[0].facts if seen and all(tree.facts == seen[0].facts for tree in seen) else AS_SHAPES_SAY,
+        wirings=_wirings(seen),
     )
+
+
+def _wirings(trees: Sequence[TopologyTree]) -> dict[str, NodeTopology]:
+    """Return what is known of inside nodes of each shape, but for shapes that are wired unlike in two clusters."""
+    told: dict[str, list[NodeTopology]] = {}
+    for tree in trees:
+        for shape in {node.shape for node in tree.nodes} & tree.wirings.keys():
+            told.setdefault(shape, []).append(tree.wirings[shape])
+    having = Counter(shape for tree in trees for shape in {node.shape for node in tree.nodes})
+    return {
+        shape: found[0]
+        for shape, found in told.items()
+        if len(found) == having[shape] and all(each == found[0] for each in found)
+    }
 
 
 def _scale_up_level(views: Sequence[ClusterView]) -> str | None:

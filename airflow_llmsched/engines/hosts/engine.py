@@ -30,9 +30,10 @@ from airflow_llmsched.engines.hosts.usable import Usable
 from airflow_llmsched.engines.hosts.words import Failed, Part, Survey, Unseen, whose_of
 from airflow_llmsched.engines.looks import looking
 from airflow_llmsched.engines.ssh import Access
+from airflow_llmsched.engines.wirings import WiringFiles
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.ports import EngineFeature, LateDuplicateGuard
-from airflow_llmsched.topology.links import links_of
+from airflow_llmsched.topology.links import facts_of, links_of
 
 
 class HostsEngine:
@@ -48,6 +49,8 @@ class HostsEngine:
         scale_up_level: the level whose domains NVLink joins over several hosts; None: it ends with the host.
         switches_reduce: whether the network's switches are set to add up (SHARP).
         network: what the network's levels have, measured or stated (``topology.links``).
+        fabric: what the network has as a whole: rails, transport, classes of traffic (``topology.links.facts_of``).
+        wirings: by node shape, the path of a file here with what ``nvidia-smi topo -m`` prints on one of them.
         folder: our folder on each host, on a disk of its own; by default ``/var/tmp/llmsched-<user>``.
         python: the trainer's Python on each host, 3.11 or newer.
         code: folders here that are brought to every host of a gang before it starts; ranks import from them.
@@ -76,6 +79,8 @@ class HostsEngine:
         scale_up_level: str | None = None,
         switches_reduce: bool = False,
         network: Sequence[Mapping[str, Any]] = (),
+        fabric: Mapping[str, Any] | None = None,
+        wirings: Mapping[str, str] | None = None,
         folder: str | None = None,
         python: str = "python3",
         code: Sequence[str] = (),
@@ -95,7 +100,10 @@ class HostsEngine:
                 raise SpecError(path=name, value=names, hint="must be a list of texts")
         access = Access(user=user, key=key, known_hosts=known_hosts, silence_limit_s=silence_limit_s)
         self._hosts = {host.name: host for host in parse_hosts(hosts, levels=levels)}
-        self._network = _network(levels, scale_up_level, network, switches_reduce=switches_reduce)
+        self._network = replace(
+            _network(levels, scale_up_level, network, switches_reduce=switches_reduce), facts=facts_of(fabric or {})
+        )
+        self._wirings = WiringFiles.of(wirings or {})
         self._peer_limit_s = peer_limit_s
         self._answer_limit_s = answer_limit_s
         self._client = HostsClient(access, folder=folder, python=python)
@@ -225,8 +233,9 @@ class HostsEngine:
         """Return the hosts with what is free now; one that cannot be used says why. Raises ``CouldNotLookError``."""
         with looking("hosts", "topology"):
             seen = self._usable.look(tuple(self._hosts.values()))
+            wirings = self._wirings.read()
         nodes = tuple(self._topology_node(host, *seen[host.name]) for host in self._hosts.values())
-        return replace(self._network, nodes=nodes)
+        return replace(self._network, nodes=nodes, wirings=wirings)
 
     def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
         """Return the last lines a rank wrote; empty when it wrote nothing. Raises ``CouldNotLookError``."""

@@ -164,6 +164,7 @@ class SlurmEngine:
                 if before == waiting:
                     break
             tree = tree_of(nodes, switches=switches, options=self._options)
+            tree = replace(tree, wirings=self._options.wirings.read())
         taken: dict[NodeId, int] = {}
         for wanted in waiting.values():
             for node, num_slots in wanted.items():

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_llmsched.domain.topology import NetworkLevel
+from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkFacts, NetworkLevel
+from airflow_llmsched.engines.wirings import NO_WIRINGS, WiringFiles
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.registry import misfit
-from airflow_llmsched.topology.links import links_of
+from airflow_llmsched.topology.links import facts_of, links_of
 
 MAX_NOTICE_S = 65_535
 """Most seconds that sbatch takes in ``--signal`` (its manual)."""
@@ -70,8 +71,8 @@ class SlurmOptions:
     another kind. ``node_shape`` names the kind of machine to the planner, ``node_shapes`` that of single nodes. The
     cluster's network is read from Slurm, unless ``flat``; ``topology_name`` is which, where it has several.
     ``scale_up_level`` is its level whose domains are one NVLink domain each (``block``, where blocks are racks of it);
-    ``switches_reduce`` says that the fabric's switches are set to add up (SHARP), ``network`` what its levels have
-    (``topology.links``).
+    ``switches_reduce`` says that the fabric's switches are set to add up (SHARP), ``network`` what its levels have, and
+    ``fabric`` what it has as a whole (``topology.links``). ``wirings`` are what joins the devices inside nodes.
 
     With ``chooses_nodes`` Slurm picks the nodes instead of the plan, within ``switches`` leaf switches
     (waiting ``switches_wait_s`` for them) or in segments of ``segment`` nodes. ``requeue`` lets Slurm restart a job by
@@ -90,6 +91,8 @@ class SlurmOptions:
     scale_up_level: str | None = None
     switches_reduce: bool = False
     network: tuple[NetworkLevel, ...] = ()
+    fabric: NetworkFacts = AS_SHAPES_SAY
+    wirings: WiringFiles = NO_WIRINGS
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -143,6 +146,8 @@ class SlurmOptions:
         if isinstance(values.get("exclude"), list):
             values["exclude"] = tuple(values["exclude"])
         values["network"] = links_of(values.get("network", ()))
+        values["fabric"] = facts_of(values.get("fabric", {}))
+        values["wirings"] = WiringFiles.of(values.get("wirings", {}))
         if isinstance(values.get("container"), Mapping):
             values["container"] = _container(values["container"])
         try:

@@ -36,6 +36,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, switches: str, options: SlurmOptions
         scale_up_level=options.scale_up_level,
         network=options.network,
         switches_reduce=options.switches_reduce,
+        facts=options.fabric,
     )
 
 

@@ -25,7 +25,7 @@ def map_ranks(table: NodeTable, shares: Sequence[Share]) -> Placement:
     A node that has more free slots than it needs gives those that most nodes of the gang have, so that equal local
     ranks are on equal slots, and so on equal rails of the network, wherever that can be. Where its wiring is known,
     they are all of one NUMA node, or at least of one NVLink island, if one has so many, and ranks on one NUMA node
-    follow one another.
+    follow one another. Where NVLink joins nothing, NUMA nodes alone decide.
     """
     is_choice = any(taken < len(table.slots[node]) for node, taken in shares)
     common = Counter(slot for node, _ in shares for slot in table.slots[node]) if is_choice else Counter[int]()
@@ -53,10 +53,12 @@ def _tightest(
     slots: tuple[int, ...], taken: int, common: Mapping[int, int], nearness: Mapping[int, _Place]
 ) -> tuple[int, ...]:
     """Return the slots of the smallest neighbourhood that has enough; of equal ones of that which peers have, too."""
-    for width in (2, 1):
+    for hoods in ((0, 1), (0,), (1,)):
         together: dict[tuple[int, ...], list[int]] = {}
         for slot in slots:
-            together.setdefault(nearness.get(slot, _UNKNOWN)[:width], []).append(slot)
+            place = nearness.get(slot, _UNKNOWN)
+            if hoods != (0,) or place[0] != _ALONE:
+                together.setdefault(tuple(place[each] for each in hoods), []).append(slot)
         enough = [each for each in together.values() if len(each) >= taken]
         if enough:
             size = min(map(len, enough))
@@ -68,12 +70,18 @@ def _tightest(
 _Place = tuple[int, int]
 """NVLink island and NUMA node of an accelerator."""
 
-_UNKNOWN: _Place = (-1, -1)
+_ALONE = -1
+"""Stands for the island of an accelerator that NVLink joins to no other."""
+
+_UNKNOWN: _Place = (_ALONE, -1)
 
 
 def _neighbourhood(wiring: NodeTopology) -> dict[int, _Place]:
-    island_of = {gpu: number for number, island in enumerate(wiring.nvlink_islands()) for gpu in island}
-    return {gpu.index: (island_of[gpu.index], -1 if gpu.numa_index is None else gpu.numa_index) for gpu in wiring.gpus}
+    numa_of = {gpu.index: -1 if gpu.numa_index is None else gpu.numa_index for gpu in wiring.gpus}
+    islands = [island for island in wiring.nvlink_islands() if len(island) > 1]
+    islands.sort(key=lambda island: (min(numa_of[gpu] for gpu in island), island))
+    island_of = {gpu: number for number, island in enumerate(islands) for gpu in island}
+    return {gpu: (island_of.get(gpu, _ALONE), numa) for gpu, numa in numa_of.items()}
 
 
 def num_domains(table: NodeTable, shares: Sequence[Share], depth: int | None) -> int:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_llmsched.domain.topology import NetworkLevel
+from airflow_llmsched.domain.hardware import Transport
+from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkFacts, NetworkLevel
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.topology.links import links_of
+from airflow_llmsched.topology.links import facts_of, links_of
 
 
 def test_links_are_read_from_plain_values() -> None:
@@ -36,3 +37,28 @@ def test_links_are_read_from_plain_values() -> None:
 def test_mistakes_are_told_with_their_field(plain: object, why: str) -> None:
     with pytest.raises(SpecError, match=why):
         links_of(plain)
+
+
+def test_what_a_network_has_as_a_whole_is_read_from_plain_values() -> None:
+    facts = facts_of({"rails": 8, "transport": "dpu", "traffic_class": 0, "service_level": 15})
+    assert facts == NetworkFacts(num_rails=8, transport=Transport.DPU, traffic_class=0, service_level=15)
+    assert facts_of(facts) is facts
+    assert facts_of({}) == AS_SHAPES_SAY
+
+
+@pytest.mark.parametrize(
+    ("plain", "why"),
+    [
+        ([], r"fabric = \[\]: must be a block"),
+        ({"rail": 8}, "fabric.rail: is not known; known: rails, transport"),
+        ({"rails": 0}, "fabric.rails = 0: must be a whole number from 1 to 64"),
+        ({"rails": True}, "fabric.rails"),
+        ({"transport": "rdma"}, "fabric.transport = 'rdma': must be one of host, card, dpu"),
+        ({"transport": ["dpu"]}, "fabric.transport"),
+        ({"traffic_class": 256}, "fabric.traffic_class = 256: must be a whole number from 0 to 255"),
+        ({"service_level": 1.0}, "fabric.service_level"),
+    ],
+)
+def test_mistakes_about_a_network_are_told_with_their_field(plain: object, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        facts_of(plain)

@@ -9,8 +9,9 @@ import pytest
 from airflow_llmsched.clouds.onprem import inventory
 from airflow_llmsched.clouds.onprem.inventory import Inventory
 from airflow_llmsched.domain.capacity import Pool
+from airflow_llmsched.domain.hardware import Transport
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import NetworkLevel, TopologyNode, TopologyTree
+from airflow_llmsched.domain.topology import NetworkFacts, NetworkLevel, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 
@@ -148,12 +149,14 @@ def test_an_inventory_may_say_what_joins_its_nodes() -> None:
     said = """levels: [block, rack]
 scale_up_level: rack
 switches_reduce: true
+fabric: {rails: 8, transport: dpu, traffic_class: 106}
 network:
   - {level: block, bandwidth_bytes_per_s: 5.0e10}
   - {bandwidth_bytes_per_s: 1.2e10, measured: true}
 """
     fleet = parse(TEXT.replace("levels: [block, rack]\n", said))
     assert (fleet.scale_up_level, fleet.switches_reduce) == ("rack", True)
+    assert fleet.facts == NetworkFacts(num_rails=8, transport=Transport.DPU, traffic_class=106)
     assert fleet.network == (
         NetworkLevel(level="block", bandwidth_bytes_per_s=5e10),
         NetworkLevel(level=None, bandwidth_bytes_per_s=1.2e10, is_measured=True),
@@ -166,6 +169,11 @@ network:
     [
         ("scale_up_level: row", "must be one of the levels"),
         ("switches_reduce: perhaps", "must be true or false"),
+        ("fabric: {rails: 100}", "must be a whole number from 1 to 64"),
+        ("fabric: {rails: 1.5}", "must be a whole number"),
+        ("fabric: {transport: rdma}", "must be one of host, card, dpu"),
+        ("fabric: {planes: 8}", "planes"),
+        ("fabric: 8", "fabric"),
         ("network: [{level: rack, bandwidth_bytes_per_s: 0}]", "must be above 0"),
         ("network: [{bandwidth_bytes_per_s: 1}, {bandwidth_bytes_per_s: 2}]", "second entry for this level"),
     ],

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from airflow_llmsched.domain.fleet import Cluster
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.node_topology import GpuPlace, NodeTopology
 from airflow_llmsched.domain.topology import NetworkFacts, NetworkLevel, TopologyNode, TopologyTree
 from airflow_llmsched.engines.fleet.topology import ClusterView, fleet_tree
 
@@ -110,3 +111,18 @@ def test_links_of_a_level_are_known_where_every_cluster_that_has_it_tells_them()
     assert fleet_tree([railed, b]).facts.num_rails == 1, "what one cluster has is not said of another"
     silent = fleet_tree([a, view("c", ("rack",), ("r",))]).network
     assert [(link.level, link.bandwidth_bytes_per_s) for link in silent] == [("block", 5.0)]
+
+
+def test_what_joins_devices_is_known_of_a_shape_where_every_cluster_that_has_it_says_the_same() -> None:
+    def wired(shown: ClusterView, *numa: int) -> ClusterView:
+        assert shown.tree is not None
+        gpus = tuple(GpuPlace(index=index, numa_index=each) for index, each in enumerate(numa))
+        wirings = {shown.tree.nodes[0].shape: NodeTopology(gpus=gpus), "unknown": NodeTopology(gpus=())}
+        return replace(shown, tree=replace(shown.tree, wirings=wirings))
+
+    a, b = (view(name, ("rack",), ("r",)) for name in ("a", "b"))
+    assert a.tree is not None
+    shape = a.tree.nodes[0].shape
+    assert fleet_tree([wired(a, 0, 1), wired(b, 0, 1)]).wirings.keys() == {shape}
+    assert fleet_tree([wired(a, 0, 1), wired(b, 0, 0)]).wirings == {}
+    assert fleet_tree([wired(a, 0, 1), b]).wirings == {}

@@ -10,12 +10,14 @@ import pytest
 
 from airflow_llmsched import codec, registry
 from airflow_llmsched.domain.gang import GangHandle, GangPhase
-from airflow_llmsched.domain.topology import NetworkLevel, NodeTerms
+from airflow_llmsched.domain.hardware import Transport
+from airflow_llmsched.domain.topology import NetworkFacts, NetworkLevel, NodeTerms
 from airflow_llmsched.engines.hosts.engine import HostsEngine
-from airflow_llmsched.errors import SpecError
+from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.testing.engine_contract import HANGS, attempt_key, ended, gang_of, poll, running
 from tests.support.hosts_engine import HostsHarness
 from tests.support.source import ROOT
+from tests.support.wirings import TWO_SOCKETS
 
 if TYPE_CHECKING:
     from tests.support.ssh_hosts import SshHosts
@@ -47,6 +49,8 @@ def test_engine_is_registered_under_its_name() -> None:
         ("scale_up_level", "rack"),
         ("network", [{}]),
         ("network", [{"level": "rack", "bandwidth_bytes_per_s": 5e10}]),
+        ("fabric", {"rail": 8}),
+        ("wirings", {"h100": "h100.topo"}),
         ("code", "/srv/train"),
         ("silence_limit_s", 0.0),
     ],
@@ -62,6 +66,19 @@ def test_what_is_known_of_the_network_is_told_with_the_hosts(tmp_path: Path) -> 
     tree = HostsEngine(**{**OPTIONS, "root": str(tmp_path), "hosts": [], **known}).topology()
     assert (tree.levels, tree.scale_up_level, tree.switches_reduce) == (("zone", "rack"), "rack", True)
     assert tree.network == (NetworkLevel(level="rack", bandwidth_bytes_per_s=5e10, is_measured=True),)
+
+
+def test_what_the_network_has_as_a_whole_and_what_joins_devices_is_told_with_the_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "h100.topo"
+    file.write_text(TWO_SOCKETS, encoding="utf-8")
+    said = {"fabric": {"rails": 8, "transport": "dpu", "traffic_class": 106}, "wirings": {"h100": str(file)}}
+    engine = HostsEngine(**{**OPTIONS, "root": str(tmp_path), "hosts": [], **said})
+    tree = engine.topology()
+    assert tree.facts == NetworkFacts(num_rails=8, transport=Transport.DPU, traffic_class=106)
+    assert [gpu.numa_index for gpu in tree.wirings["h100"].gpus] == [0, 1, 0, 1]
+    file.unlink()
+    with pytest.raises(CouldNotLookError, match=r"h100\.topo"):
+        engine.topology()
 
 
 def test_what_sets_a_host_apart_is_told_with_it(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookE
 from airflow_llmsched.testing.engine_contract import attempt_key
 from tests.support.crashing import Gun, Shot, WorkerDied, listening
 from tests.support.slurm_queue import ListedSlurm
+from tests.support.wirings import TWO_SOCKETS
 
 
 class House:
@@ -163,8 +164,12 @@ def test_room_that_a_waiting_gang_will_take_is_not_free(house: House) -> None:
 LINKS = [{"bandwidth_bytes_per_s": 4e10, "measured": True}]
 
 
-def test_what_is_known_of_the_network_survives_a_look_at_the_queue(house: House) -> None:
-    tree = house.engine(scale_up_level="host", switches_reduce=True, flat=True, network=LINKS).topology()
+def test_what_is_known_of_the_network_survives_a_look_at_the_queue(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "topo"
+    file.write_text(TWO_SOCKETS, encoding="utf-8")
+    said = {"fabric": {"rails": 8}, "wirings": {"slurm-node": str(file)}}
+    tree = house.engine(scale_up_level="host", switches_reduce=True, flat=True, network=LINKS, **said).topology()
+    assert (tree.facts.num_rails, len(tree.wirings["slurm-node"].gpus)) == (8, 4)
     assert (tree.levels, tree.scale_up_level, tree.switches_reduce) == (("host",), "host", True)
     assert tree.network == (NetworkLevel(level=None, bandwidth_bytes_per_s=4e10, is_measured=True),)
 

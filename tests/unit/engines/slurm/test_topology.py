@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.workload import ParallelismWish
 from airflow_llmsched.engines.slurm.nodes import NodeRecord
 from airflow_llmsched.engines.slurm.options import SlurmOptions
 from airflow_llmsched.engines.slurm.topology import tree_of
+from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.planner.placement.fleet import FleetSolver
+from airflow_llmsched.planner.search import search
+from tests.support.fleets import workload
+from tests.support.wirings import TWO_SOCKETS
 
 SWITCHES = "SwitchName=leaf1 Nodes=n[1-2]\nSwitchName=leaf2 Nodes=m1\nSwitchName=spine Switches=leaf[1-2]\n"
 
@@ -69,6 +80,33 @@ def test_the_level_that_nvlink_joins_is_named_by_the_options() -> None:
     assert (found.scale_up_level, found.switches_reduce) == ("block", True)
     with pytest.raises(ValueError, match="unknown level 'block': the topology has switch1, switch0"):
         tree(node("n1"), scale_up_level="block")
+
+
+def test_a_plan_on_slurms_nodes_sets_what_follows_from_rails_and_classes_that_the_options_name() -> None:
+    said = {"node_shape": "dgx-h100", "fabric": {"rails": 8, "service_level": 3}}
+    found = tree(node("n1"), node("n2"), **said)
+    job = workload(parallelism=ParallelismWish(dp=16))
+    (plan, *_) = search(job, found, node_shapes(), solver=FleetSolver()).plans
+    assert plan.environment.items() >= {"NCCL_CROSS_NIC": "0", "NCCL_IB_SL": "3"}.items()
+    silent = search(job, tree(node("n1"), node("n2"), node_shape="dgx-h100"), node_shapes(), solver=FleetSolver())
+    assert not {"NCCL_CROSS_NIC", "NCCL_IB_SL"} & silent.plans[0].environment.keys()
+
+
+def test_ranks_get_accelerators_of_one_numa_node_where_the_wiring_of_slurms_nodes_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "topo"
+    file.write_text(TWO_SOCKETS, encoding="utf-8")
+    options = SlurmOptions.from_json(
+        {"root": "/shared", "python": "/python", "slots_per_node": 4, "wirings": {"slurm-node": str(file)}}
+    )
+    four = node("n1", gres="gpu:h100:4")
+    plain = tree_of([four], switches=SWITCHES, options=options)
+    wired = replace(plain, wirings=options.wirings.read())
+    slots = []
+    for where in (plain, wired):
+        placed = FleetSolver().place(PlacementProblem(layout=ParallelLayout(dp=2), tree=where), time_limit_s=1, seed=0)
+        assert isinstance(placed, Placed)
+        slots.append(placed.placement.held_on(NodeId("n1")))
+    assert slots == [(0, 1), (0, 2)]
 
 
 def test_a_partition_that_has_no_node_is_told_with_those_that_have() -> None:

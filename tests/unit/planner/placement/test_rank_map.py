@@ -67,6 +67,17 @@ def test_ranks_stay_on_one_nvlink_island_where_no_numa_node_has_so_many():
     assert slots_on(table, [(0, 4)]) == {"a": [4, 6, 5, 7]}
 
 
+def test_numa_nodes_decide_alone_where_nvlink_joins_nothing_or_too_few():
+    pcie = NodeTopology(gpus=crossed().gpus)
+    assert slots_on(wired(node("a"), wiring=pcie), [(0, 4)]) == {"a": [0, 2, 4, 6]}
+    assert slots_on(wired(node("a"), wiring=pcie), [(0, 8)]) == {"a": [0, 2, 4, 6, 1, 3, 5, 7]}
+    bridged = crossed(joined=((0, 2), (4, 6), (1, 3), (5, 7)))
+    assert slots_on(wired(node("a"), wiring=bridged), [(0, 4)]) == {"a": [0, 2, 4, 6]}
+    assert slots_on(wired(node("a"), wiring=bridged), [(0, 8)]) == {"a": [0, 2, 4, 6, 1, 3, 5, 7]}
+    late = wired(replace(node("a", free=5), free_slots=(0, 3, 5, 6, 7)), wiring=bridged)
+    assert slots_on(late, [(0, 2)]) == {"a": [5, 7]}
+
+
 def test_neighbours_by_numa_node_follow_one_another_and_alike_on_every_node():
     table = wired(node("a"), node("b"), wiring=crossed())
     assert slots_on(table, [(0, 8), (1, 8)]) == {name: [0, 2, 4, 6, 1, 3, 5, 7] for name in "ab"}
