@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.topology.fields import Fields, named
-from airflow_llmsched.topology.kubernetes import KubeNode, Objects, nodes_of, objects_of
+from airflow_llmsched.topology.kubernetes import KubeNode, Objects, nodes_of, objects_of, scale_up_level_of
 from airflow_llmsched.topology.patterns import compiled
 from airflow_llmsched.topology.reading import Network, Oddities, Reading, quoted, refusal, tree_of
 
@@ -53,7 +53,8 @@ def network_of(objects: Objects, nodes: Sequence[KubeNode], odd: Oddities) -> Ne
     tiers = sorted({each.tier for each in by_name.values()})
     paths = {node: _upward(holder, parent_of, by_name, tiers) for node, holder in _holders(by_name).items()}
     odd.note("node in no HyperNode", sum(node.name not in paths for node in nodes))
-    return Network(levels=tuple(_level(tier, by_name.values()) for tier in reversed(tiers)), paths=paths)
+    levels = tuple(_level(tier, by_name.values()) for tier in reversed(tiers))
+    return Network(levels=levels, paths=paths, scale_up_level=scale_up_level_of(nodes, paths, levels, odd))
 
 
 def _read(objects: Objects, nodes: Sequence[KubeNode], odd: Oddities) -> dict[str, _HyperNode]:

@@ -7,6 +7,7 @@ that nodes carry. A list may hold all kinds at once: ``kubectl get nodes,pods,to
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -92,10 +93,9 @@ def read_kubernetes(document: object, *, topology: str | None = None, resource: 
     else:
         name, levels = chosen
         placed = [node.at(_path(node, levels, odd), unusable_reason=_stranger(node, levels, name)) for node in nodes]
-    return Reading(
-        tree=tree_of(Network(levels=levels, scale_up_level=_scale_up_level(nodes, levels)), placed),
-        warnings=odd.counted(),
-    )
+    paths = {each.name: node.path for each, node in zip(nodes, placed, strict=True) if not _lacks(each, levels)}
+    scale_up_level = scale_up_level_of(nodes, paths, levels, odd)
+    return Reading(tree=tree_of(Network(levels=levels, scale_up_level=scale_up_level), placed), warnings=odd.counted())
 
 
 def objects_of(document: object, odd: Oddities) -> Objects:
@@ -264,13 +264,34 @@ def _path(node: KubeNode, levels: Sequence[str], odd: Oddities) -> tuple[str, ..
 
 def _stranger(node: KubeNode, levels: Sequence[str], topology: str) -> str | None:
     """Kueue places nothing on a node without all labels of the topology."""
-    missing = next((label for label in levels if label != HOSTNAME and not node.labels.get(label)), None)
+    missing = _lacks(node, levels)
     return None if missing is None else f"without label {missing} of topology {topology}"
 
 
-def _scale_up_level(nodes: Sequence[KubeNode], levels: Sequence[str]) -> str | None:
-    for level in (CLIQUE, ULTRASERVER):
-        if level in levels:
-            return level
+def _lacks(node: KubeNode, levels: Sequence[str]) -> str | None:
+    return next((label for label in levels if label != HOSTNAME and not node.labels.get(label)), None)
+
+
+def scale_up_level_of(
+    nodes: Sequence[KubeNode], paths: Mapping[str, tuple[str, ...]], levels: Sequence[str], odd: Oddities
+) -> str | None:
+    """Return the level whose domains the fastest links join, as labels tell: one of these labels, or one that agrees.
+
+    Levels of somebody's own agree if their domains hold the same nodes as the labels' do: racks that are one NVLink
+    domain each. ``paths`` are of nodes that are where they are for a reason. Where none agrees, that is counted.
+    """
+    for label in (CLIQUE, ULTRASERVER):
+        if label in levels:
+            return label
+    for label in (CLIQUE, ULTRASERVER):
+        told = [(paths[node.name], node.labels.get(label) or node.name) for node in nodes if node.name in paths]
+        joined = Counter(name for _, name in told)
+        if not any(number > 1 for number in joined.values()):
+            continue
+        for depth in range(len(levels), 0, -1):
+            pairs = {(path[:depth], name) for path, name in told}
+            if len(pairs) == len({path for path, _ in pairs}) == len(joined):
+                return levels[depth - 1]
+        odd.note("node whose NVLink domain is no domain of any level", sum(n for n in joined.values() if n > 1))
     are_joined = all(node.labels.get(INSTANCE_TYPE, "").startswith(_JOINED_MACHINES) for node in nodes)
     return SUBBLOCK if are_joined and SUBBLOCK in levels else None

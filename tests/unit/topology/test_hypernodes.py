@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.errors import DataError
 from airflow_llmsched.topology.hypernodes import read_hypernodes
+from airflow_llmsched.topology.kubernetes import CLIQUE
 from tests.support.kube_lists import exact, hypernode, kube_list, kube_node, kube_pod
 
 RACK = "example.com/rack"
@@ -38,6 +39,15 @@ def test_tiers_are_levels_the_highest_outermost() -> None:
     }
     assert {node.id: node.num_free_slots for node in found.tree.nodes}["n0"] == 6
     assert found.warnings == {"node in no HyperNode": 2}
+
+
+def test_a_tier_whose_domains_are_the_nvlink_domains_that_nodes_name_is_the_scale_up_level() -> None:
+    joined = [
+        kube_node(f"n{number}", labels={RACK: f"r{number // 2}", CLIQUE: f"u{number // 2}"}) for number in range(4)
+    ]
+    found = read_hypernodes(kube_list(*joined, *HYPERNODES)).tree
+    assert (found.levels, found.scale_up_level) == (("tier2", "tier1"), "tier1")
+    assert read_hypernodes(kube_list(*NODES, *HYPERNODES)).tree.scale_up_level is None
 
 
 def test_a_tier_has_the_name_on_which_all_of_it_agree() -> None:

@@ -59,6 +59,42 @@ def test_the_label_of_nvlink_domains_is_the_scale_up_level(labels: dict[str, str
     assert read_kubernetes(kube_list(kube_node("a", labels=labels))).tree.scale_up_level == scale_up_level
 
 
+RACK = "example.com/rack"
+
+
+def racked(name: str, rack: str, clique: str | None) -> dict[str, Any]:
+    labels = {BLOCK: "b1", RACK: rack, HOSTNAME: name} | ({} if clique is None else {CLIQUE: clique})
+    return kube_node(name, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "scale_up_level", "num_odd"),
+    [
+        ([racked("a", "r1", "u1.0"), racked("b", "r1", "u1.0"), racked("c", "r2", "u2.0")], RACK, 0),
+        ([racked("a", "r1", "u1.0"), racked("b", "r2", "u1.0")], BLOCK, 0),
+        ([racked("a", "r1", "u1.0"), racked("b", "r1", "u1.0"), racked("c", "r1", "u2.0")], None, 2),
+        ([racked("a", "r1", "u1.0"), racked("b", "r1", "u1.0"), racked("c", "r1", None)], None, 2),
+        ([racked("a", "r1", "u1.0"), racked("b", "r1", "u1.0"), racked("c", "r2", None)], RACK, 0),
+        ([racked("a", "r1", "u1.0"), racked("b", "r1", "u2.0")], None, 0),
+        ([racked("a", "r1", None), racked("b", "r1", None)], None, 0),
+    ],
+)
+def test_a_level_of_a_topology_whose_domains_are_the_nvlink_domains_is_the_scale_up_level(
+    nodes: list[dict[str, Any]], scale_up_level: str | None, num_odd: int
+) -> None:
+    found = read_kubernetes(kube_list(kube_topology("t", BLOCK, RACK, HOSTNAME), *nodes))
+    assert found.tree.levels == (BLOCK, RACK, HOSTNAME)
+    assert found.tree.scale_up_level == scale_up_level
+    assert found.warnings.get("node whose NVLink domain is no domain of any level", 0) == num_odd
+
+
+def test_a_node_that_lacks_a_label_of_the_topology_does_not_hide_its_nvlink_domains() -> None:
+    stray = kube_node("d", labels={CLIQUE: "u1.0", BLOCK: "b1"})
+    nodes = [racked("a", "r1", "u1.0"), racked("b", "r1", "u1.0"), stray]
+    found = read_kubernetes(kube_list(kube_topology("t", BLOCK, RACK, HOSTNAME), *nodes))
+    assert found.tree.scale_up_level == RACK
+
+
 def test_a_node_outside_of_any_nvlink_domain_is_one_by_itself_and_not_odd() -> None:
     found = read_kubernetes(
         kube_list(kube_node("a", labels={ZONE: "z", CLIQUE: "c"}), kube_node("b", labels={ZONE: "z"}))
