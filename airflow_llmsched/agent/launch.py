@@ -36,7 +36,7 @@ def starts(site: Site) -> list[Start]:
 
 def asks_for_daemons(body: Mapping[str, Any]) -> bool:
     """Whether the launcher of the first node has every node run something for it."""
-    return bool(body["launcher"] == "mpirun")
+    return bool(body.get("launcher") == "mpirun")
 
 
 def daemon(site: Site, argv: list[str]) -> Start:

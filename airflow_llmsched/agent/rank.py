@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import sys
@@ -187,6 +188,7 @@ def is_there(program: str, environ: Mapping[str, str]) -> bool:
 def placed(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with the rank's place in torch.distributed's words, whichever launcher started it."""
     known = dict(environ)
+    known |= json.loads(known.pop(wire.OF_NODE, "{}"))
     if "RANK" not in known:
         known |= {ours: environ[name] for name, ours in _OPEN_MPI.items()}
     if wire.FIRST_RANK in known:

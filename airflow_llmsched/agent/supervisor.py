@@ -31,6 +31,7 @@ from airflow_llmsched.agent.peer_open import are_machines, holding, join
 from airflow_llmsched.agent.peers import Heard, Peers
 from airflow_llmsched.agent.redact import redact, secrets_of
 from airflow_llmsched.agent.say import say
+from airflow_llmsched.agent.scratch import Scratch, disk_of
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.agent.watch import (
     ABORTED,
@@ -95,6 +96,7 @@ class Supervisor:
         self._secrets = secrets_of(os.environ, self._body["environment"])
         self._children = Children(log=self._dir.launcher_log)
         self._site: launch.Site | None = None
+        self._scratch: Scratch | None = None
         self._has_daemon = False
         self._terminated = False
         self._trouble: Verdict | None = None
@@ -222,6 +224,8 @@ class Supervisor:
         meeting = self._peers.meeting()
         if meeting is None or time.time() >= self._begun_at_s + self._body["start_limit_s"]:
             return
+        if launch.asks_for_daemons(self._body):
+            self._scratch = Scratch(disk=disk_of({**os.environ, **self._body["environment"]}))
         self._site = launch.site_of(
             self._body,
             node=self._node,
@@ -230,6 +234,7 @@ class Supervisor:
             supervisor=self._identity.text(),
             base=os.environ,
             ports=self._peers.ports(),
+            scratch=self._scratch,
         )
         try:
             self._children.start(launch.starts(self._site))
@@ -330,6 +335,8 @@ class Supervisor:
             self._let_launchers_finish()
         ended_before = {rank for rank, view in self._collector.ranks.items() if view.end is not None}
         self._end_tree()
+        if self._scratch is not None:
+            self._scratch.remove()
         with self._disk():
             self._collector.read()
             self._note_vanished_wrappers()

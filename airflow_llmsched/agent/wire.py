@@ -34,6 +34,9 @@ MEMBER = "LLMSCHED_MEMBER"
 """Number of a helper in its gang, from the world size on. A trainer's is its rank, and this is unset."""
 FIRST_RANK = "LLMSCHED_FIRST_RANK"
 """First rank of the node, for the wrapper: set where the launcher does not count local ranks from it."""
+OF_NODE = "LLMSCHED_OF_NODE"
+"""Environment entries (JSON) that each rank gets from its own node, whatever a launcher passes on from another."""
+
 ADDRESSES = "LLMSCHED_ADDRESSES"
 """Where helpers are reached, as JSON: by role, ``host:port`` of each in the order of their indexes."""
 

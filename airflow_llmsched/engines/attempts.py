@@ -22,8 +22,9 @@ from typing import IO, Any
 
 from airflow_llmsched.agent import proc, wire
 from airflow_llmsched.agent.gangdir import GangDir
-from airflow_llmsched.agent.launch import whose
+from airflow_llmsched.agent.launch import asks_for_daemons, whose
 from airflow_llmsched.agent.redact import redact, secrets_of
+from airflow_llmsched.agent.scratch import MEMORY, clear_after_the_dead, disk_of
 from airflow_llmsched.agent.spool import create_json, read_json, tail, write_json
 from airflow_llmsched.domain.gang import LaunchRequest
 from airflow_llmsched.domain.identity import NodeId
@@ -253,10 +254,15 @@ class Attempts:
 
     def stop(self, name: str, *, grace_s: float) -> None:
         """End every process of an attempt: its supervisors do it, or, where they cannot, we do. Idempotent."""
+        body = self.request(name)["body"]
+        if not self._has_ended(name):
+            self._stop_nodes(name, self._nodes_of(body), grace_s=grace_s)
+        if asks_for_daemons(body):  # whose supervisors may have been killed: they remove nothing then
+            with _TIDY:
+                clear_after_the_dead(disk_of({**os.environ, **body["environment"]}), MEMORY)
+
+    def _stop_nodes(self, name: str, nodes: list[str], *, grace_s: float) -> None:
         gang = self.gang(name)
-        nodes = self._nodes_of(self.request(name)["body"])
-        if self._has_ended(name):
-            return
         with _STOP_MARK:
             create_json(gang.stop, {"v": wire.VERSION, "at_s": time.time(), "grace_s": grace_s})
         supervisors = {node: gang.node(node).supervisor() for node in nodes}

@@ -201,7 +201,8 @@ class _Line:
                 output = await kept.ask(command)
                 if output is None:
                     return await kept.end()
-                self._kept = kept
+                if kept.is_in_turn:
+                    self._kept = kept
                 return Done(output=output, errors="", code=0)
             finally:
                 if self._kept is None:
@@ -287,9 +288,13 @@ class _SilentError(Exception):
 
 
 class _Kept:
-    """A program that stays on a machine and answers line by line."""
+    """A program that stays on a machine and answers line by line.
+
+    ``is_in_turn``: it has said nothing after its last answer, which the next one could be mistaken for.
+    """
 
     def __init__(self, connection: asyncssh.SSHClientConnection, argv: tuple[str, ...], process: Any) -> None:
+        self.is_in_turn = True
         self._connection = connection
         self._argv = argv
         self._process = process
@@ -308,17 +313,21 @@ class _Kept:
         return self._connection is connection and self._argv == command.argv
 
     async def ask(self, command: Command) -> bytes | None:
-        """Return what it wrote up to its answer; None when it ended instead. Raises ``_TooMuchError``."""
-        self._output = bytearray()
+        """Return what it wrote up to its first answer's end; None when it ended instead. Raises ``_TooMuchError``."""
+        self._output = output = bytearray()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, as reading shows
             self._process.stdin.write(command.reads)
             await self._process.stdin.drain()
+        line_at = 0
         while chunk := await self._process.stdout.read(_CHUNK_BYTES):
-            self._output += chunk
-            if len(self._output) > command.max_output_bytes:
+            output += chunk
+            # How much arrives at a time is the network's: nothing that is decided here may depend upon it.
+            is_answered, line_at = _next_answer(output, command.answer, line_at) if b"\n" in chunk else (False, line_at)
+            if line_at > command.max_output_bytes or (not is_answered and len(output) > command.max_output_bytes):
                 raise _TooMuchError(command.max_output_bytes)
-            if _is_answered(self._output, command.answer):
-                return bytes(self._output)
+            if is_answered:
+                self.is_in_turn = len(output) == line_at
+                return bytes(output[:line_at])
         return None
 
     async def end(self) -> Done:
@@ -334,8 +343,14 @@ class _Kept:
         self._process.close()
 
 
-def _is_answered(output: bytearray, answer: bytes) -> bool:
-    return output.endswith(b"\n") and output[output.rfind(b"\n", 0, -1) + 1 :].startswith(answer)
+def _next_answer(output: bytearray, answer: bytes, line_at: int) -> tuple[bool, int]:
+    """Return whether a whole line from ``line_at`` on is an answer, and where the line after it, or the last, is."""
+    while end := output.find(b"\n", line_at) + 1:
+        is_answered = output.startswith(answer, line_at)
+        line_at = end
+        if is_answered:
+            return True, line_at
+    return False, line_at
 
 
 def _require_end(process: Any) -> None:

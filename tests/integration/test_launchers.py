@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_llmsched.agent import proc
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangRole, GangSpec, GangStatus
 from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
@@ -125,6 +126,53 @@ def test_lost_mpi_node_ends_the_gang_and_all_its_processes(harness: LocalHarness
     harness.lose(handle, nodes_of(harness)[1].id)
     status = end_of(harness, handle)
     assert status.phase is not GangPhase.SUCCEEDED
+
+
+def scratch_of(folder: Path) -> list[Path]:
+    """Return the folders below ``folder`` that hold, or held, a session of Open MPI."""
+    return [path for path in folder.iterdir() if path.name.startswith("llmsched-")]
+
+
+def hanging_mpi_gang(harness: LocalHarness, tmp_path: Path) -> GangHandle:
+    """Return a gang that hangs, with its temporary files in a folder of the test's, once each node has a session."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir(exist_ok=True)
+    for old in (harness.root / "out").glob("*"):
+        old.unlink()
+    gang = launched(harness, Launcher.MPIRUN, "mpi_sum.py", hangs=True)
+    handle = submit(harness, replace(gang, environment={**gang.environment, "TMPDIR": str(temporary)}))
+    harness.advance_until(lambda: len(list((harness.root / "out").iterdir())) == 4, 120)
+    made = scratch_of(temporary)
+    assert len(made) == 2, "one for each node, and none of an earlier gang"
+    assert all(any(path.glob("ompi.*/*/hwloc.sm")) for path in made), "each daemon has its session in its own node's"
+    assert [path for path in temporary.iterdir() if path not in made] == []
+    return handle
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 1.0])
+def test_mpi_gang_that_is_stopped_leaves_no_session_behind(
+    harness: LocalHarness, tmp_path: Path, grace_s: float
+) -> None:
+    handle = hanging_mpi_gang(harness, tmp_path)
+    harness.engine.stop(handle, grace_s=grace_s)
+    assert end_of(harness, handle).phase is GangPhase.STOPPED
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_sessions_of_an_mpi_gang_that_was_killed_with_its_supervisors_go_with_the_next(
+    harness: LocalHarness, tmp_path: Path
+) -> None:
+    handle = hanging_mpi_gang(harness, tmp_path)
+    for node in nodes_of(harness):
+        harness.lose(handle, node.id)
+    assert end_of(harness, handle).phase.ended
+    assert len(scratch_of(tmp_path / "temporary")) == 2, "nobody was there to remove them"
+    again = hanging_mpi_gang(harness, tmp_path)
+    # Stopped by us, when its supervisors are gone and its ranks are not.
+    proc.end_all(lambda: [harness.supervisor(again, node.id) for node in nodes_of(harness)], grace_s=0.0)
+    harness.engine.stop(again, grace_s=1.0)
+    harness.advance_until(lambda: harness.processes(again) == [], 10)
+    assert scratch_of(tmp_path / "temporary") == []
 
 
 def test_deepspeed_reduces_over_two_nodes_of_different_size(harness: LocalHarness) -> None:

@@ -7,12 +7,14 @@ supervisor of its node; so every process of a node is below, and ends with, that
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import sys
 from pathlib import Path
 
+from airflow_llmsched.agent import wire
 from airflow_llmsched.agent.launchers import rank_files
 from airflow_llmsched.agent.launchers.ports import address_of
 from airflow_llmsched.agent.launchers.site import Site, Start
@@ -24,6 +26,8 @@ DAEMON = "orted"
 _HAND = "airflow_llmsched.agent.hand"
 _OTHERS_ALLOCATIONS = "^alps,gridengine,lsf,slurm,tm"
 """The nodes are the placement's: inside a job of Slurm, mpirun must not count those of the job instead."""
+
+_IN_MEMORY = tuple(f"OMPI_MCA_{name}_backing_directory" for name in ("btl_vader", "osc_sm", "osc_rdma"))
 
 
 def starts(site: Site) -> list[Start]:
@@ -58,6 +62,7 @@ def environ_of(site: Site) -> dict[str, str]:
         "plm_rsh_no_tree_spawn": "1",  # every daemon is asked for here, none by another daemon
         "orte_leave_session_attached": "1",  # a daemon that detaches itself could not be waited for
         "ras": _OTHERS_ALLOCATIONS,
+        "plm_rsh_pass_environ_mca_params": "0",  # each daemon has its own node's, which tell of that node's folders
         "odls_base_sigkill_timeout": str(math.ceil(site.body["grace_s"]) + 1),
     }
     if site.is_one_machine:
@@ -65,9 +70,26 @@ def environ_of(site: Site) -> dict[str, str]:
         mca |= {"btl": "tcp,self", "btl_tcp_if_include": "lo", "oob_tcp_if_include": "lo"}
     given = {
         **{f"OMPI_MCA_{name}": value for name, value in mca.items()},
+        **_folders(site),
         **({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}),
     }
     return {**given, **site.environ, **site.place()}
+
+
+def _folders(site: Site) -> dict[str, str]:
+    """Say where Open MPI's files go that it leaves when its processes are killed: of sessions, and of shared memory.
+
+    Ranks take it from their wrapper: Open MPI hands them what mpirun was told, whose folders are on the first node.
+    """
+    if site.scratch is None:
+        return {}
+    found = {}
+    if site.scratch.disk is not None:
+        found["OMPI_MCA_orte_tmpdir_base"] = str(site.scratch.disk)
+    if site.scratch.memory is not None:
+        found |= dict.fromkeys(_IN_MEMORY, str(site.scratch.memory))
+    given = {name: value for name, value in found.items() if name not in site.environ}
+    return {**given, wire.OF_NODE: json.dumps(given, separators=(",", ":"))}
 
 
 def num_cores() -> int:

@@ -13,6 +13,7 @@ from airflow_llmsched.agent import wire
 from airflow_llmsched.agent.launchers.devices import TPU, selection, tpu_process, vendor_of, without_selection
 from airflow_llmsched.agent.launchers.ports import Ports, addresses
 from airflow_llmsched.agent.meeting import Meeting
+from airflow_llmsched.agent.scratch import Scratch
 
 RANK_WRAPPER = (sys.executable, "-P", "-m", "airflow_llmsched.agent.rank", "--")
 """Records how the command after it starts and ends."""
@@ -47,6 +48,7 @@ class Site(NamedTuple):
         node_dir: The node's part of the attempt's directory.
         environ: What every process of the node gets.
         ports: Ports of members that others reach by themselves.
+        scratch: Folders that go with the node's processes, for a launcher that leaves files when it is killed.
     """
 
     body: Mapping[str, Any]
@@ -55,6 +57,7 @@ class Site(NamedTuple):
     node_dir: Path
     environ: Mapping[str, str]
     ports: Ports
+    scratch: Scratch | None = None
 
     @property
     def part(self) -> Mapping[str, Any]:
@@ -106,6 +109,7 @@ def site_of(
     supervisor: str,
     base: Mapping[str, str],
     ports: Ports = MappingProxyType({}),
+    scratch: Scratch | None = None,
 ) -> Site:
     """Return a node's site.
 
@@ -117,6 +121,7 @@ def site_of(
         supervisor: Identity of the process that watches over the ranks.
         base: Environment to build on.
         ports: By node, the ports that its supervisor holds for its members (``ports.num_ports`` says how many).
+        scratch: The node's folders that go with its processes, for a launcher that leaves files behind.
     """
     index = [each["node"] for each in body["nodes"]].index(node)
     vendor = vendor_of(body)
@@ -141,7 +146,15 @@ def site_of(
         **_told(body, ports),
         **whose(body),
     }
-    return Site(body=body, node_index=index, meeting=meeting, node_dir=node_dir, environ=environ, ports=ports)
+    return Site(
+        body=body,
+        node_index=index,
+        meeting=meeting,
+        node_dir=node_dir,
+        environ=environ,
+        ports=ports,
+        scratch=scratch,
+    )
 
 
 def whose(body: Mapping[str, Any]) -> dict[str, str]:

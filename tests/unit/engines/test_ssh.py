@@ -58,6 +58,10 @@ async def answer(process: Any, released: asyncio.Event) -> str:
             return str(line.decode())
         if line == b"wait":
             await released.wait()
+        if line == b"babble":
+            num_more = int(process.command.split()[1])
+            process.stdout.write(b"ANSWER:first\n" + b"ANSWER:2nd\n"[:num_more])
+            continue
         process.stdout.write(b"a banner\nANSWER:" + line + b"\n")
     return "echo"
 
@@ -280,6 +284,21 @@ def test_program_that_goes_wrong_is_the_end_of_it_and_of_nothing_else(server: Se
     assert flood.is_refused
     assert isinstance(told(server, b"two"), Done)
     assert server.asked == ["answers"] * 3
+
+
+@pytest.mark.parametrize("num_more", [0, 1, 7, 10, 11])
+def test_first_answer_is_the_answer_however_what_follows_it_is_cut(server: Server, num_more: int) -> None:
+    """A second answer that nobody asked for, or the part of it that came along, is no answer to what is asked next."""
+    for _ in range(2):
+        assert told(server, b"babble", str(num_more)) == Done(output=b"ANSWER:first\n", errors="", code=0)
+    assert len(server.asked) == (2 if num_more else 1)
+
+
+def test_answer_that_is_too_long_is_not_read_whatever_comes_with_it(server: Server) -> None:
+    assert isinstance(told(server, b"x" * 83, max_output_bytes=100), Done)  # 9 of the banner, 7 and a line's end
+    outcome = told(server, b"x" * 84, max_output_bytes=100)
+    assert isinstance(outcome, Unanswered)
+    assert "wrote more than 100 bytes" in outcome.reason
 
 
 def test_program_whose_connection_broke_is_asked_again_over_another(server: Server) -> None:

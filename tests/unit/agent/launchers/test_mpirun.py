@@ -8,6 +8,8 @@ import pytest
 
 from airflow_llmsched.agent import launch
 from airflow_llmsched.agent.launchers import mpirun
+from airflow_llmsched.agent.rank import placed
+from airflow_llmsched.agent.scratch import Scratch
 from tests.support.launching import BODY, site, starts
 
 
@@ -61,10 +63,36 @@ def test_daemons_are_asked_of_supervisors_whatever_scheduler_the_job_is_in(path:
     assert start.environ["OMPI_MCA_odls_base_sigkill_timeout"] == "11"  # not before the grace is over
 
 
+def test_what_killed_processes_leave_is_in_the_folders_of_their_own_node(path: str, tmp_path: Path) -> None:
+    folders = Scratch(disk=tmp_path, memory=tmp_path)
+    node = site("n1", {"PATH": path}, launcher="mpirun")._replace(scratch=folders)
+    environ = launch.daemon(node, ["orted"]).environ
+    in_memory = [f"OMPI_MCA_{name}_backing_directory" for name in ("btl_vader", "osc_sm", "osc_rdma")]
+    told = {"OMPI_MCA_orte_tmpdir_base": str(folders.disk), **dict.fromkeys(in_memory, str(folders.memory))}
+    assert told.items() <= environ.items()
+    # Open MPI hands ranks the settings of mpirun, on the first node: each wrapper puts its own node's in their place.
+    given = placed({**environ, "RANK": "2", **dict.fromkeys(told, "/of/the/first/node")})
+    assert told.items() <= given.items()
+    assert "LLMSCHED_OF_NODE" not in given
+    assert environ["OMPI_MCA_plm_rsh_pass_environ_mca_params"] == "0"  # or the first node's would be every node's
+    folders.remove()
+
+
+def test_node_without_such_folders_leaves_open_mpi_its_own(path: str, tmp_path: Path) -> None:
+    nowhere = Scratch(disk=tmp_path / "nowhere", memory=tmp_path / "nowhere")
+    for scratch in (None, nowhere):
+        environ = launch.daemon(site("n1", {"PATH": path})._replace(scratch=scratch), ["orted"]).environ
+        assert not any("tmpdir" in name or "backing" in name for name in environ)
+
+
 def test_what_the_user_sets_wins(path: str) -> None:
-    environment = {"OMPI_MCA_btl_tcp_if_include": "eth1"}
-    (start,) = starts("n0", {"PATH": path}, launcher="mpirun", environment=environment)
-    assert start.environ["OMPI_MCA_btl_tcp_if_include"] == "eth1"
+    environment = {"OMPI_MCA_btl_tcp_if_include": "eth1", "OMPI_MCA_osc_sm_backing_directory": "/mine"}
+    node = site("n0", {"PATH": path}, launcher="mpirun", environment=environment)
+    folders = Scratch(disk=Path(path), memory=Path(path))
+    (start,) = launch.starts(node._replace(scratch=folders))
+    folders.remove()
+    assert environment.items() <= start.environ.items()
+    assert environment.items() <= placed({**start.environ, "RANK": "0"}).items()
 
 
 def test_daemon_runs_in_the_environment_of_its_own_node(path: str) -> None:
