@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -84,7 +85,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
     async def run(process: Any) -> None:
         asked.append(process.command)
-        await serve(process, released)
+        with contextlib.suppress(BrokenPipeError):  # raised from here, it would break the connection of all commands
+            await serve(process, released)
 
     class Watched(asyncssh.SSHServer):
         def connection_made(self, connection: Any) -> None:
