@@ -7,11 +7,12 @@ scores for causal masks, so that MFU compares with published figures.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
 from airflow_llmsched.planner.perf.layers import LayerKind, layer_kinds
+from airflow_llmsched.planner.perf.ops import Part
 from airflow_llmsched.planner.perf.parameters import attention_matrices, num_mlp_matrices, shared_expert_size
 
 
@@ -74,15 +75,6 @@ class FlopsPerToken:
         """Forward and backward by the other convention: 6 per multiplied parameter."""
         return 3 * self.forward_without_scores_flop
 
-    def recomputed_flop(self, recompute: Recompute) -> int:
-        """Operations done twice: the scores when selective, every layer (not the logits) when full.
-
-        Korthikanti et al. 2022, section 5 and appendix A.
-        """
-        if recompute is Recompute.NONE:
-            return 0
-        return self.scores_flop if recompute is Recompute.SELECTIVE else self.forward_flop - self.logits_flop
-
 
 def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int, causal: bool = False) -> FlopsPerToken:
     """Count for the whole model. Experts count as often as they serve a token (``num_active`` and all shared ones).
@@ -90,11 +82,7 @@ def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int, causal: b
     ``causal`` counts scores as a kernel that skips masked blocks computes them, about half; MFU does not (see above).
     An encoder of images is not in it: its tokens are not the text's.
     """
-    kinds = layer_kinds(shape)
-    layers = [
-        layer_flops(shape, kind, sequence_length_tokens=sequence_length_tokens, causal=causal)
-        for kind in [*kinds, *[kinds[-1]] * shape.num_predict_ahead_layers]
-    ]
+    layers = _all_layers(shape, sequence_length_tokens=sequence_length_tokens, causal=causal)
     inside, ahead = layers[: shape.num_layers], layers[shape.num_layers :]
     logits = _logits_flop(shape)
     return FlopsPerToken(
@@ -105,6 +93,23 @@ def flops_per_token(shape: ModelShape, *, sequence_length_tokens: int, causal: b
         logits_flop=logits,
         predict_ahead_flop=sum(layer.matmul_flop + 4 * shape.hidden_size**2 + logits for layer in ahead),
     )
+
+
+def part_flop(shape: ModelShape, *, sequence_length_tokens: int) -> Mapping[Part, int]:
+    """Return forward operations per token of all layers, by the parts that recomputation tells apart.
+
+    Those of multi-token prediction are among them; logits, which nothing computes again, are not (Korthikanti et al.
+    2022, appendix A).
+    """
+    layers = _all_layers(shape, sequence_length_tokens=sequence_length_tokens)
+    out_flop = 2 * shape.hidden_size * shape.context_size * len(layers)
+    return {
+        Part.QKV: sum(layer.projections_flop for layer in layers) - out_flop,
+        Part.CORE: sum(layer.scores_flop for layer in layers),
+        Part.OUT: out_flop,
+        Part.MLP: sum(layer.mlp_flop for layer in layers),
+        Part.ROUTING: sum(layer.router_flop for layer in layers),
+    }
 
 
 def layer_flops(shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: int, causal: bool = False) -> LayerFlops:
@@ -125,6 +130,15 @@ def layer_flops(shape: ModelShape, kind: LayerKind, *, sequence_length_tokens: i
         mlp_flop=num_mlp_matrices(shape) * 2 * shape.hidden_size * wide,
         router_flop=2 * shape.hidden_size * (experts.num_routed + experts.shared_gate) if experts else 0,
     )
+
+
+def _all_layers(shape: ModelShape, *, sequence_length_tokens: int, causal: bool = False) -> list[LayerFlops]:
+    """Count each layer of the model and then those of multi-token prediction, which are as the last one."""
+    kinds = layer_kinds(shape)
+    return [
+        layer_flops(shape, kind, sequence_length_tokens=sequence_length_tokens, causal=causal)
+        for kind in [*kinds, *[kinds[-1]] * shape.num_predict_ahead_layers]
+    ]
 
 
 def num_keys_per_token(kind: LayerKind, sequence_length_tokens: int, *, causal: bool) -> float:

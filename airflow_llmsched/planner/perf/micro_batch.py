@@ -242,7 +242,6 @@ def exposed_s(
 
 def _computed(operations: Sequence[Operation], work: LayerWork) -> Costs:
     costs: Costs = {}
-    recompute_C, modules_C = work.table.recompute_C, work.table.modules_C
     frozen = work.job.lora_rank is not None
 
     def add(phase: Phase, one: Pass, factor_C: FloatArray | float = 1.0) -> None:
@@ -256,19 +255,25 @@ def _computed(operations: Sequence[Operation], work: LayerWork) -> Costs:
             backward = backward + operation.weight_gradient.times(-1.0)
         add(Phase.FORWARD, operation.forward)
         add(Phase.BACKWARD, backward)
-        bits = sum(MODULE_BIT[module] for module, parts in RECOMPUTED_PARTS.items() if operation.part in parts)
-        stored = operation.part is Part.CORE and not work.job.software.fused_attention
-        again_C = (
-            (recompute_C == FULL)
-            | ((recompute_C == SELECTIVE) & stored)
-            | ((recompute_C == MODULES) & ((modules_C & bits) > 0))
-        )
-        second_C = (recompute_C == MODULES) & ((modules_C & MODULE_BIT[RecomputeModule.EVERY_SECOND_PRODUCT]) > 0)
-        shares_C = np.maximum(again_C, second_C * _second_product_share(work.job.model, operation.part))
-        add(Phase.AGAIN, operation.forward, np.asarray(shares_C, dtype=np.float64))
+        add(Phase.AGAIN, operation.forward, recomputed_share_C(work.job, work.table, operation.part))
         key = Cost(WEIGHT_GRADIENT, Phase.BACKWARD)
         costs[key] = np.asarray(costs.get(key, 0.0) + (0.0 if frozen else operation.weight_gradient.total_s))
     return costs
+
+
+def recomputed_share_C(job: TransformerJob, table: LayoutTable, part: Part) -> FloatArray:
+    """Return what share of a part's forward work is done a second time before the backward pass."""
+    recompute_C, modules_C = table.recompute_C, table.modules_C
+    bits = sum(MODULE_BIT[module] for module, parts in RECOMPUTED_PARTS.items() if part in parts)
+    stored = part is Part.CORE and not job.software.fused_attention
+    again_C = (
+        (recompute_C == FULL)
+        | ((recompute_C == SELECTIVE) & stored)
+        | ((recompute_C == MODULES) & ((modules_C & bits) > 0))
+    )
+    second_C = (recompute_C == MODULES) & ((modules_C & MODULE_BIT[RecomputeModule.EVERY_SECOND_PRODUCT]) > 0)
+    share_C = np.maximum(again_C, second_C * _second_product_share(job.model, part))
+    return np.asarray(share_C, dtype=np.float64)
 
 
 def _second_product_share(model: ModelShape, part: Part) -> float:

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape, NumberFormat
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute, RecomputeModule
-from airflow_llmsched.planner.layout_table import MODULE_BIT, BoolArray, FloatArray, LayoutTable
+from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, LayoutTable
 from airflow_llmsched.planner.perf.calibration import HOST_BOUND_RATIO
-from airflow_llmsched.planner.perf.flops import flops_per_token
+from airflow_llmsched.planner.perf.flops import flops_per_token, part_flop
 from airflow_llmsched.planner.perf.job import TransformerJob
 from airflow_llmsched.planner.perf.loading import exposed_loading_s, loading_s
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_offload import offload_terms_s
 from airflow_llmsched.planner.perf.memory_states import state_away
-from airflow_llmsched.planner.perf.micro_batch import FULL, MODULES, SELECTIVE, exposed_s, slowest_micro_batch
+from airflow_llmsched.planner.perf.micro_batch import exposed_s, recomputed_share_C, slowest_micro_batch
 from airflow_llmsched.planner.perf.pipeline import bubble_s, transfer_s
 from airflow_llmsched.planner.perf.replicas import compression_s, data_parallel_s, optimizer_s, tied_embedding_s
 from airflow_llmsched.planner.perf.stragglers import STRAGGLERS, straggler_s
@@ -71,29 +71,24 @@ def step_breakdown(
 
 def model_flop_per_step(job: TransformerJob) -> int:
     """Operations that MFU counts: forward and backward of the global batch, scores included, nothing recomputed."""
+    return job.tokens_per_step * model_flop_per_token(job)
+
+
+def model_flop_per_token(job: TransformerJob) -> int:
+    """Operations that MFU counts, of one token: of what LoRA leaves as it is, no gradients to weights."""
     per_token = flops_per_token(job.model, sequence_length_tokens=job.sequence_length_tokens)
     if job.lora_rank is None:
-        return job.tokens_per_step * per_token.training_flop
+        return per_token.training_flop
     adapters = 6 * job.num_adapter_parameters
     frozen = 2 * per_token.forward_without_scores_flop + 3 * per_token.scores_flop
-    return job.tokens_per_step * (frozen + adapters)
+    return frozen + adapters
 
 
 def hardware_flop_per_step(job: TransformerJob, table: LayoutTable) -> FloatArray:
     """Operations that HFU counts: those of :func:`model_flop_per_step`, and matrix products computed again."""
-    per_token = flops_per_token(job.model, sequence_length_tokens=job.sequence_length_tokens)
-    bits, recompute_C = table.modules_C, table.recompute_C
-    again_C = np.select(
-        [recompute_C == FULL, recompute_C == SELECTIVE, recompute_C == MODULES],
-        [
-            per_token.recomputed_flop(Recompute.FULL),
-            0 if job.software.fused_attention else per_token.recomputed_flop(Recompute.SELECTIVE),
-            np.where(bits & MODULE_BIT[RecomputeModule.MLP], per_token.mlp_flop, 0)
-            + np.where(bits & MODULE_BIT[RecomputeModule.CORE_ATTENTION], per_token.scores_flop, 0),
-        ],
-        0,
-    )
-    return np.asarray(model_flop_per_step(job) + float(job.tokens_per_step) * again_C)
+    parts = part_flop(job.model, sequence_length_tokens=job.sequence_length_tokens)
+    again_C = sum(flop * recomputed_share_C(job, table, part) for part, flop in parts.items())
+    return np.asarray(model_flop_per_step(job) + job.tokens_per_step * again_C)
 
 
 def peak_flop_per_s(shape: NodeShape, number_format: NumberFormat) -> float:

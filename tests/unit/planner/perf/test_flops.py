@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_llmsched.domain.layout import Recompute
 from airflow_llmsched.domain.workload import ModelShape
-from airflow_llmsched.planner.perf.flops import flops_per_token, layer_flops, num_keys_per_token
+from airflow_llmsched.planner.perf.flops import flops_per_token, layer_flops, num_keys_per_token, part_flop
 from airflow_llmsched.planner.perf.layers import LayerKind, distinct_kinds, layer_kinds
+from airflow_llmsched.planner.perf.ops import Part
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from tests.support.models import (
     DEEPSEEK_V3,
@@ -47,17 +47,25 @@ def test_scores_add_12_layers_times_hidden_times_sequence_to_training() -> None:
 def test_a_gpt_with_full_recomputation_takes_what_the_megatron_paper_says() -> None:
     """Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s / 6h + V / 16 l h), logits not recomputed."""
     h, layers, s, vocab = 12288, 96, 2048, 51200
-    flops = flops_per_token(
-        megatron_gpt(name="175B", num_heads=96, hidden_size=h, num_layers=layers), sequence_length_tokens=s
-    )
+    shape = megatron_gpt(name="175B", num_heads=96, hidden_size=h, num_layers=layers)
+    flops = flops_per_token(shape, sequence_length_tokens=s)
+    again_flop = sum(part_flop(shape, sequence_length_tokens=s).values())
     published = 96 * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
-    assert flops.training_flop + flops.recomputed_flop(Recompute.FULL) == pytest.approx(published, rel=1e-12)
+    assert flops.training_flop + again_flop == pytest.approx(published, rel=1e-12)
 
 
-def test_selective_recomputation_repeats_the_scores_only() -> None:
-    flops = flops_per_token(GPT2, sequence_length_tokens=1024)
-    assert flops.recomputed_flop(Recompute.SELECTIVE) == flops.scores_flop
-    assert flops.recomputed_flop(Recompute.NONE) == 0
+@pytest.mark.parametrize("shape", [GPT2, GEMMA2_9B, MIXTRAL_8X7B, DEEPSEEK_V3_ALONE], ids=lambda shape: shape.name)
+def test_the_parts_of_all_layers_are_the_forward_pass_without_logits(shape: ModelShape) -> None:
+    flops, parts = flops_per_token(shape, sequence_length_tokens=1024), part_flop(shape, sequence_length_tokens=1024)
+    assert sum(parts.values()) == flops.forward_flop - flops.logits_flop
+    assert (parts[Part.CORE], parts[Part.MLP]) == (flops.scores_flop, flops.mlp_flop)
+    assert parts[Part.QKV] + parts[Part.OUT] == flops.projections_flop
+
+
+def test_the_layers_of_multi_token_prediction_have_parts_too() -> None:
+    one, two = (part_flop(each, sequence_length_tokens=4096) for each in (DEEPSEEK_V3_ALONE, DEEPSEEK_V3))
+    assert two[Part.OUT] == one[Part.OUT] * 62 // 61
+    assert two[Part.ROUTING] == one[Part.ROUTING] * 59 // 58
 
 
 def test_a_window_bounds_the_keys_that_a_token_attends_to() -> None:

@@ -139,6 +139,18 @@ def test_recomputation_counts_for_the_hardware_and_not_for_the_model() -> None:
     assert 1 < mlp < full == pytest.approx(4 / 3, rel=0.01)
 
 
+def test_every_product_that_a_set_of_modules_computes_again_counts_for_the_hardware() -> None:
+    """torchtitan's policy repeats keys, attention's output and the gate's branch: 3 of the 7 products of a layer."""
+    h, width, num_layers = 4096, 11008, 32
+    sets = ((RecomputeModule.QKV,), (RecomputeModule.EVERY_SECOND_PRODUCT,), (RecomputeModule.NORMS,))
+    table = LayoutTable.of(
+        [ParallelLayout(dp=1, recompute=Recompute.MODULES, recompute_modules=modules) for modules in sets]
+    )
+    here = job(LLAMA2_7B)
+    again_C = (hardware_flop_per_step(here, table) - model_flop_per_step(here)) / here.tokens_per_step / num_layers
+    assert again_C == pytest.approx([2 * h * 3 * h, 2 * h * (h + h + width), 0])
+
+
 layouts = st.builds(
     ParallelLayout, dp=st.sampled_from([1, 2, 8, 64]), tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]),
     cp=st.sampled_from([1, 2]), zero_stage=st.integers(0, 3), micro_batch_size=st.sampled_from([1, 2]),
