@@ -110,6 +110,8 @@ def _per_token(workload: WorkloadSpec) -> list[tuple[str, str]]:
     if job.lora_rank is None:
         passes += f", {flops.backward_flop / 1e9:,.4g} backward"
     share = f"{flops.scores_flop / flops.forward_flop:.0%} of it attention scores"
+    if job.lora_rank is None:
+        share += f" (both passes without them, the 6 N of some MFU: {flops.training_without_scores_flop / 1e9:,.4g})"
     return [("per token", f"{passes}, {share}; {kept_bytes:,} bytes of keys and values")]
 
 

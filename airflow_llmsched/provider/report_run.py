@@ -17,10 +17,11 @@ from airflow_llmsched.domain.attempt import AttemptRecord
 from airflow_llmsched.domain.checkpoint import CheckpointRef, Verdict, VerifyDepth
 from airflow_llmsched.domain.progress import NodeReport
 from airflow_llmsched.domain.run_report import EvaluationResult, PriceList, RunNames, RunOutcome, RunReport
-from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.domain.workload import WorkloadSpec, count_phase_steps
 from airflow_llmsched.errors import CouldNotLookError, DataError
-from airflow_llmsched.planner.perf.flops import flops_per_token
 from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.planner.perf.step import model_flop_per_token
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.gang_run import checkpoint_format
@@ -143,14 +144,22 @@ def _prices(attempts: tuple[AttemptRecord, ...]) -> PriceList | None:
 
 
 def _speed(spec: WorkloadSpec | None, attempts: tuple[AttemptRecord, ...]) -> ModelSpeed | None:
-    if spec is None or spec.model is None or not attempts:
+    """Return what MFU is measured against, by the planner's own count; None where nothing says what is computed."""
+    if spec is None or spec.model is None:
         return None
-    shape = node_shapes().get(attempts[-1].plan.node_shape)
-    peak = shape.accelerator.peak_flop_per_s.get(spec.precision.compute) if shape else None
-    if not peak:
-        return None
-    flop = flops_per_token(spec.model, sequence_length_tokens=spec.batch[-1].sequence_length_tokens)
-    return ModelSpeed(flop_per_token=flop.training_flop, peak_flop_per_s=peak)
+    shapes = node_shapes()
+    used = {attempt.plan.node_shape for attempt in attempts} & set(shapes)
+    peaks = {name: shapes[name].accelerator.peak_flop_per_s.get(spec.precision.compute) for name in used}
+    flop_per_token, first_step = [], 1
+    for phase, num_steps in zip(spec.batch, count_phase_steps(spec.batch, spec.budget), strict=True):
+        job = job_of(spec, phase)
+        assert job is not None, "a workload with a model has a job"
+        flop_per_token.append((first_step, float(model_flop_per_token(job))))
+        first_step += num_steps
+    return ModelSpeed(
+        flop_per_token=tuple(flop_per_token),
+        peak_flop_per_s={name: peak for name, peak in peaks.items() if peak is not None},
+    )
 
 
 def _or_none(read: Callable[[RunScope], T], scope: RunScope) -> T | None:

@@ -38,10 +38,20 @@ NO_LINE = CheckpointLine()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpeed:
-    """What MFU is measured against: model FLOP per trained token, and the dense peak of one rank's accelerator."""
+    """What MFU is measured against.
 
-    flop_per_token: float
-    peak_flop_per_s: float
+    ``flop_per_token`` is the model FLOP of a trained token from each step on (step, FLOP; ascending), as sequences may
+    grow. ``peak_flop_per_s`` is the dense peak of one accelerator, by node shape, as attempts may have different ones.
+    """
+
+    flop_per_token: tuple[tuple[int, float], ...]
+    peak_flop_per_s: Mapping[str, float]
+
+    def model_flop(self, steps: AttemptSteps) -> float:
+        """Return the model FLOP of an attempt's kept steps."""
+        first, flop = np.array(self.flop_per_token, dtype=np.float64).T
+        phase_S = np.maximum(np.searchsorted(first, steps.step_S, side="right") - 1, 0)
+        return float((steps.num_tokens_S * flop[phase_S])[steps.kept_S].sum())
 
 
 def build_report(
@@ -246,16 +256,22 @@ def _kept_durations(by_attempt: Mapping[int, AttemptSteps]) -> np.ndarray[tuple[
 def _mfu_ratio(
     ordered: Sequence[AttemptRecord], by_attempt: Mapping[int, AttemptSteps], speed: ModelSpeed | None
 ) -> float | None:
-    """Chowdhery et al. (2022), PaLM: observed token throughput over the throughput at the hardware's dense peak."""
+    """Chowdhery et al. (2022), PaLM: observed token throughput over the throughput at the hardware's dense peak.
+
+    Attempts on a shape whose peak is not known count on neither side.
+    """
     if speed is None:
         return None
-    num_tokens, possible_flop = 0, 0.0
+    model_flop = possible_flop = 0.0
     for record in ordered:
+        peak_flop_per_s = speed.peak_flop_per_s.get(record.plan.node_shape)
+        if peak_flop_per_s is None:
+            continue
         steps = by_attempt[record.key.attempt]
-        num_tokens += int(steps.num_tokens_S[steps.kept_S].sum())
+        model_flop += speed.model_flop(steps)
         kept_s = float((steps.end_s_S - steps.start_s_S)[steps.kept_S].sum())
-        possible_flop += kept_s * record.plan.placement.world_size * speed.peak_flop_per_s
-    return num_tokens * speed.flop_per_token / possible_flop if possible_flop > 0 else None
+        possible_flop += kept_s * record.plan.placement.world_size * peak_flop_per_s
+    return model_flop / possible_flop if possible_flop > 0 else None
 
 
 def _notes(

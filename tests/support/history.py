@@ -173,7 +173,7 @@ def preempted_run() -> dict[str, Any]:
             checkpoint_step=80, loss=2.31, passed=True, max_loss=2.8, num_tokens=262_144, checkpoint_path="/c"
         ),
         "prices": PriceList(usd_per_hour={"cpu-node": 0.68}, source="AWS c7i.4xlarge on-demand, us-east-1, 2026-08"),
-        "speed": ModelSpeed(flop_per_token=1.2e7, peak_flop_per_s=5e10),
+        "speed": ModelSpeed(flop_per_token=((1, 1.2e7),), peak_flop_per_s={"cpu-node": 5e10}),
     }
 
 

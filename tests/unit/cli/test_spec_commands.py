@@ -53,6 +53,7 @@ def test_check_says_what_a_token_takes_and_how_much_is_trained(tmp_path: Path) -
     whole = " ".join(RUNNER.invoke(app, ["check", str(spec)], env={"COLUMNS": "300"}).output.split())
     assert "131,072 bytes of keys and values" in whole
     assert "GFLOP forward" in whole
+    assert "(both passes without them, the 6 N of some MFU: 45.03)" in whole
     assert "trained" not in whole
     from_base = text.replace("keep_last: 4}", "keep_last: 4, init_from: s3://models/base}")
     spec.write_text(f"{from_base}\nstage: lora\nlora: {{rank: 8, targets: [query, value]}}\n")

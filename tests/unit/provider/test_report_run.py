@@ -5,9 +5,14 @@ import time
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.run_report import CheckpointState, RunOutcome
+from airflow_llmsched.planner.perf.flops import flops_per_token
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.perf.parameters import count_lora_parameters
 from airflow_llmsched.provider.report_run import gather, write_report
 from airflow_llmsched.reports import files
+from airflow_llmsched.specs import presets
 from tests.support.pipeline import NUM_STEPS
 
 
@@ -35,6 +40,51 @@ def test_a_run_that_was_never_opened_is_reported_with_notes(pipeline):
     assert report.names.workload == "unknown"
     assert any("No gang was launched" in note for note in report.notes)
     assert report.usd is None or report.usd == 0
+
+
+def _with_model(make_pipeline, **changes):
+    pipeline = make_pipeline()
+    for name in ("communication", "memory", "evaluation"):
+        del pipeline.spec[name]
+    pipeline.spec |= {"model": "byte-gpt-1m", "precision": {"compute": "fp32"}, **changes}
+    return pipeline
+
+
+def _reported_mfu_ratio(report, flop_per_token):
+    kept = [row for row in report.steps if row.kept]
+    assert len(kept) == NUM_STEPS
+    peak_flop_per_s = node_shape(report.attempts[0].node_shape).accelerator.peak_flop_per_s[NumberFormat.FP32]
+    possible_flop = sum(row.step_s for row in kept) * 2 * peak_flop_per_s
+    return sum(row.num_tokens * flop_per_token(row.step) for row in kept) / possible_flop
+
+
+def test_mfu_goes_by_the_sequences_of_each_step(make_pipeline):
+    schedule = [{"from": 0}, {"from": "1024 tokens", "sequence_length": 256}]
+    batch = {"sequence_length": 64, "global_batch": "4 sequences", "schedule": schedule}
+    pipeline = _with_model(make_pipeline, batch=batch).prepare()
+    pipeline.run("run_gang")
+    report = _gather(pipeline)
+    shape = presets.get("byte-gpt-1m").shape
+    short, long = (flops_per_token(shape, sequence_length_tokens=each).training_flop for each in (64, 256))
+    assert report.mfu_ratio == pytest.approx(_reported_mfu_ratio(report, lambda step: short if step <= 4 else long))
+
+
+def test_mfu_of_adapters_counts_no_gradients_to_what_stays_as_it_is(make_pipeline):
+    batch = {"sequence_length": 64, "global_batch": "4 sequences"}
+    base = _with_model(make_pipeline, batch=batch).prepare()
+    base.run("run_gang")
+    weights = next(row.path for row in _gather(base).checkpoints if row.state is CheckpointState.VERIFIED)
+    checkpoint = {**base.spec["checkpoint"], "init_from": weights}
+    adapted = {"stage": "lora", "lora": {"rank": 2}, "batch": batch, "checkpoint": checkpoint}
+    pipeline = _with_model(lambda: make_pipeline(dag_id="adapted"), **adapted).prepare()
+    pipeline.run("run_gang")
+    report = _gather(pipeline)
+    shape = presets.get("byte-gpt-1m").shape
+    flops = flops_per_token(shape, sequence_length_tokens=64)
+    frozen_flop = 2 * flops.forward_without_scores_flop + 3 * flops.scores_flop
+    flop = frozen_flop + 6 * count_lora_parameters(shape, rank=2)
+    assert flop < 0.8 * flops.training_flop
+    assert report.mfu_ratio == pytest.approx(_reported_mfu_ratio(report, lambda _: flop))
 
 
 def test_a_run_under_way_is_unfinished_and_charged_up_to_now(slow):

@@ -12,7 +12,7 @@ from airflow_llmsched.domain.gang import GangPhase
 from airflow_llmsched.domain.identity import LeaseKey
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.run_report import CheckpointState, PriceList, RunNames, RunOutcome
-from airflow_llmsched.reports.build import build_report
+from airflow_llmsched.reports.build import ModelSpeed, build_report
 from tests.support.history import RUN, T0, attempt, checkpoint, mark, preempted_run, report, step, steps
 from tests.support.lease_house import intent_of
 
@@ -123,6 +123,33 @@ def test_mfu_is_model_flop_of_kept_steps_over_the_peak():
     possible_s = 40 * 0.6 * 4 + (39 * 1.1 + 8.1) * 2
     assert built.mfu_ratio == pytest.approx(80 * 512 * 1.2e7 / (possible_s * 5e10), rel=1e-3)
     assert bare().mfu_ratio is None
+
+
+def test_mfu_goes_by_the_phase_of_each_step_and_the_accelerators_of_each_attempt():
+    first, second, third = (
+        attempt(1, ended=12, phase=GangPhase.PREEMPTED),
+        attempt(2, launched=15, ended=25, phase=GangPhase.PREEMPTED, resumed_step=4),
+        attempt(3, launched=26, ended=38, phase=GangPhase.SUCCEEDED, resumed_step=10),
+    )
+    attempts = [
+        first,
+        replace(second, plan=replace(second.plan, node_shape="faster")),
+        replace(third, plan=replace(third.plan, node_shape="nobody knows")),
+    ]
+    reports = {
+        1: [report(steps=steps(1, 4, start=2), marks=[mark(4, 6)])],
+        2: [report(steps=steps(5, 10, start=16), marks=[mark(10, 22)])],
+        3: [report(steps=steps(11, 12, start=28))],
+    }
+    speed = ModelSpeed(flop_per_token=((1, 1e7), (7, 3e7)), peak_flop_per_s={"cpu-node": 1e10, "faster": 4e10})
+    built = bare(attempts=attempts, reports=reports, speed=speed)
+    kept = [row for row in built.steps if row.kept]
+    assert [row.step for row in kept] == list(range(1, 13))
+    model_flop = sum(row.num_tokens * (1e7 if row.step < 7 else 3e7) for row in kept[:10])
+    possible_flop = sum(row.step_s * 4 * (1e10 if row.step < 5 else 4e10) for row in kept[:10])
+    assert built.mfu_ratio == pytest.approx(model_flop / possible_flop)
+    unknown = replace(speed, peak_flop_per_s={})
+    assert bare(attempts=attempts, reports=reports, speed=unknown).mfu_ratio is None
 
 
 def test_storage_decides_the_state_of_a_checkpoint_and_marks_tell_who_wrote_it():
