@@ -9,16 +9,18 @@ Not modelled: links between kinds (the slowest kind's network is taken for all),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import permutations, product
+from typing import TypeVar
 
 import numpy as np
 
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.layout import ParallelLayout, Recompute
-from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.evaluate import usable_bytes
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.perf.calibration import Calibration
@@ -31,9 +33,17 @@ from airflow_llmsched.planner.perf.stages import stage_bounds
 from airflow_llmsched.planner.perf.step import step_terms
 from airflow_llmsched.planner.uneven import Parts, pipeline_s, split_replicas, split_stages
 
+T = TypeVar("T")
+
 RECOMPUTED = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 REPLICA_ZERO_STAGES = (0, 1, 3)
 PIPELINE_ZERO_STAGES = (0, 1)
+_ONLY: Mapping[str, Sequence[object]] = {
+    "cp": (1,), "ep": (1,), "expert_tp": (), "vp": (1,), "shard_size": (), "recompute": RECOMPUTED,
+    "schedule": (PipelineSchedule.ONE_F_ONE_B,), "offload": (Offload.NONE,),
+}  # fmt: skip
+"""Pins of which only these values can be kept, as no other is tried."""
+
 _IN_PASSES = frozenset({
     "matmul", "attention", "elementwise", "recompute", "launch", "tensor_parallel", "pipeline_bubble",
 })  # fmt: skip
@@ -95,15 +105,20 @@ class MixedSearch:
 def plan_mixed(workload: WorkloadSpec, kinds: Sequence[LikeNodes]) -> MixedSearch:
     """Plan one gang over all nodes of all kinds, in the heaviest batch phase.
 
+    Of a pinned degree no other value is tried; of each kind alone, dp is what its ranks come to.
+
     Raises:
+        SpecError: a pin asks for what is not tried here, or the kinds have more or fewer ranks than the gang may have.
         ValueError: the workload has no model.
         KeyError: a kind lacks the number format.
     """
     job = job_of(workload)
     if job is None:
         raise ValueError("what a job without a model computes is not known, and cannot be shared out")
-    ways = (_by_replicas(job, kinds), _by_stages(job, kinds))
-    alone = ((kind.shape.name, _by_replicas(job, [kind])) for kind in kinds)
+    _check_wishes(workload, kinds)
+    wish = workload.parallelism
+    ways = (_by_replicas(job, kinds, wish), _by_stages(job, kinds, wish))
+    alone = ((kind.shape.name, _by_replicas(job, [kind], replace(wish, dp=None))) for kind in kinds)
     return MixedSearch(
         plans=tuple(sorted((plan for plan in ways if plan), key=lambda plan: plan.step_s)),
         alone_s=tuple((name, plan.step_s if plan else None) for name, plan in alone),
@@ -113,7 +128,7 @@ def plan_mixed(workload: WorkloadSpec, kinds: Sequence[LikeNodes]) -> MixedSearc
 def explain_mixed(found: MixedSearch) -> str:
     """Return what was chosen, why, and what it was chosen over."""
     if not found.plans:
-        return "No plan: no layout fits all kinds at once."
+        return "No plan: no layout that the spec allows fits all kinds at once."
     best = found.plans[0]
     items = "micro-batches a replica" if best.by is Unevenness.REPLICAS else "layers a stage"
     lines = [f"Chosen: uneven {best.by}, {best.layout.describe()}: {best.step_s:.3g} s a step."]
@@ -130,9 +145,25 @@ def _listed(amounts: Sequence[int]) -> str:
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def _by_replicas(job: TransformerJob, kinds: Sequence[LikeNodes]) -> MixedPlan | None:
+def _check_wishes(workload: WorkloadSpec, kinds: Sequence[LikeNodes]) -> None:
+    for name, allowed in _ONLY.items():
+        value = getattr(workload.parallelism, name)
+        if value is not None and value not in allowed:
+            hint = "is not tried for a gang of several kinds of machines: leave it out, or plan on one kind"
+            raise SpecError(path=f"parallelism.{name}", value=value, hint=hint)
+    num_ranks, wish = sum(kind.num_ranks for kind in kinds), workload.capacity
+    hint = f"a gang of several kinds of machines has a rank on each of their {num_ranks} accelerators"
+    if num_ranks < wish.min_ranks:
+        raise SpecError(path="capacity.min_ranks", value=wish.min_ranks, hint=hint)
+    if wish.max_ranks is not None and num_ranks > wish.max_ranks:
+        raise SpecError(path="capacity.max_ranks", value=wish.max_ranks, hint=hint)
+
+
+def _by_replicas(job: TransformerJob, kinds: Sequence[LikeNodes], wish: ParallelismWish) -> MixedPlan | None:
     layouts = [
-        layout for layout in _replica_layouts(job, kinds) if job.num_sequences // layout.micro_batch_size >= layout.dp
+        layout
+        for layout in _replica_layouts(job, kinds, wish)
+        if job.num_sequences // layout.micro_batch_size >= layout.dp
     ]
     layouts = _that_fit(job, layouts, kinds)
     if not layouts:
@@ -169,14 +200,18 @@ def _by_replicas(job: TransformerJob, kinds: Sequence[LikeNodes]) -> MixedPlan |
     )
 
 
-def _replica_layouts(job: TransformerJob, kinds: Sequence[LikeNodes]) -> Iterator[ParallelLayout]:
+def _replica_layouts(
+    job: TransformerJob, kinds: Sequence[LikeNodes], wish: ParallelismWish
+) -> Iterator[ParallelLayout]:
     sizes = [kind.num_ranks for kind in kinds]
-    for tp, size in product(_tensor_degrees(job, kinds), _doubled(job.num_sequences)):
-        for pp in _doubled(job.model.num_layers):
+    micro_batches = _tried(wish.micro_batch_size, _doubled(job.num_sequences))
+    policies = list(product(_tried(wish.recompute, RECOMPUTED), _tried(wish.zero_stage, REPLICA_ZERO_STAGES)))
+    for tp, size in product(_tensor_degrees(job, kinds, wish), micro_batches):
+        for pp in _tried(wish.pp, _doubled(job.model.num_layers)):
             if any(ranks % (tp * pp) for ranks in sizes) or job.num_sequences % size:
                 continue
             dp = sum(sizes) // (tp * pp)
-            for recompute, zero_stage in product(RECOMPUTED, REPLICA_ZERO_STAGES):
+            for recompute, zero_stage in policies if wish.dp in {None, dp} else ():
                 if zero_stage == 0 or dp > 1:
                     yield ParallelLayout(
                         dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, micro_batch_size=size, recompute=recompute,
@@ -197,11 +232,11 @@ def _linear_KC(
     return each_KC, few_KC - few * each_KC
 
 
-def _by_stages(job: TransformerJob, kinds: Sequence[LikeNodes]) -> MixedPlan | None:
+def _by_stages(job: TransformerJob, kinds: Sequence[LikeNodes], wish: ParallelismWish) -> MixedPlan | None:
     model = job.model
     if len(kinds) == 1 or len(distinct_kinds(model)) > 1 or model.num_predict_ahead_layers:
         return None  # stages of models whose layers differ are not told by a number of layers
-    layouts = list(_pipeline_layouts(job, kinds))
+    layouts = list(_pipeline_layouts(job, kinds, wish))
     if not layouts:
         return None
     paces = [_Pace.of(job, layouts, kind) for kind in kinds]
@@ -254,15 +289,20 @@ def _dealt(
     )
 
 
-def _pipeline_layouts(job: TransformerJob, kinds: Sequence[LikeNodes]) -> Iterator[ParallelLayout]:
+def _pipeline_layouts(
+    job: TransformerJob, kinds: Sequence[LikeNodes], wish: ParallelismWish
+) -> Iterator[ParallelLayout]:
     sizes = [kind.num_ranks for kind in kinds]
+    doubled = _doubled(job.num_sequences)
+    zero_stages = [each for each in PIPELINE_ZERO_STAGES if wish.zero_stage in {None, each}]
+    policies = list(product(_tried(wish.recompute, RECOMPUTED), zero_stages))
     for tp, dp, size in product(
-        _tensor_degrees(job, kinds), _doubled(job.num_sequences), _doubled(job.num_sequences)
+        _tensor_degrees(job, kinds, wish), _tried(wish.dp, doubled), _tried(wish.micro_batch_size, doubled)
     ):  # fmt: skip
         pp = sum(sizes) // (tp * dp)
         if any(ranks % (tp * dp) for ranks in sizes) or job.num_sequences % (dp * size) or pp > job.model.num_layers:
             continue
-        for recompute, zero_stage in product(RECOMPUTED, PIPELINE_ZERO_STAGES):
+        for recompute, zero_stage in policies if wish.pp in {None, pp} else ():
             if zero_stage == 0 or dp > 1:
                 yield ParallelLayout(
                     dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, micro_batch_size=size, recompute=recompute,
@@ -325,7 +365,9 @@ def _that_fit(
 ) -> list[ParallelLayout]:
     if not layouts:
         return []
-    totals_C = memory_totals(job, LayoutTable.of(layouts))
+    # a replica of a faster kind gets more micro-batches than the mean, and may fill a pipeline that the mean does not
+    full = [replace(layout, num_micro_batches=max(layout.num_micro_batches, layout.pp)) for layout in layouts]
+    totals_C = memory_totals(job, LayoutTable.of(full))
     least_bytes = min(usable_bytes(kind.shape.accelerator) - kind.shape.accelerator.reserved_bytes for kind in kinds)
     return [layout for layout, total in zip(layouts, totals_C.tolist(), strict=True) if total <= least_bytes]
 
@@ -343,11 +385,16 @@ def _machine(kind: LikeNodes, num_candidates: int) -> Machine:
     )
 
 
-def _tensor_degrees(job: TransformerJob, kinds: Sequence[LikeNodes]) -> Iterator[int]:
+def _tensor_degrees(job: TransformerJob, kinds: Sequence[LikeNodes], wish: ParallelismWish) -> Iterator[int]:
     most = min(kind.shape.num_accelerators for kind in kinds)
-    for degree in _doubled(most):
-        if not any(size % degree for size in (job.model.num_heads, job.model.num_kv_heads, job.model.ffn_hidden_size)):
+    sizes = (job.model.num_heads, job.model.num_kv_heads, job.model.ffn_hidden_size)
+    for degree in _tried(wish.tp, _doubled(most)):
+        if degree <= most and not any(size % degree for size in sizes):
             yield degree
+
+
+def _tried(pinned: T | None, options: Iterable[T]) -> Sequence[T]:
+    return list(options) if pinned is None else [pinned]
 
 
 def _doubled(most: int) -> list[int]:

@@ -52,6 +52,14 @@ def test_what_a_kind_cannot_compute_is_an_error_that_names_it(tmp_path: Path) ->
     assert "a100-80gb has no such number format" in result.stderr
 
 
+def test_a_pinned_degree_is_kept_and_one_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+    result = run(tmp_path, "8xp5.48xlarge,8xp4de.24xlarge", "--json", parallelism={"tp": 8})
+    assert {plan.layout.tp for plan in from_json(MixedSearch, result.output).plans} == {8}
+    result = run(tmp_path, "8xp5.48xlarge,8xp4de.24xlarge", parallelism={"cp": 2})
+    assert result.exit_code == EXIT_BAD_SPEC
+    assert "parallelism.cp = 2: is not tried for a gang of several kinds of machines" in result.stderr
+
+
 def test_no_plan_has_its_exit_code(tmp_path: Path) -> None:
     result = run(tmp_path, "8xp5.48xlarge,8xp4de.24xlarge", model="llama-3.1-405b")
     assert result.exit_code == EXIT_NO_PLAN, result.output

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.codec import from_json, to_json
-from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.workload import CapacityWish, ParallelismWish
+from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.mixed import (
     RECOMPUTED,
@@ -19,7 +21,9 @@ from airflow_llmsched.planner.mixed import (
 )
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
+from airflow_llmsched.planner.perf.memory import memory_totals
 from airflow_llmsched.planner.perf.step import step_terms
+from airflow_llmsched.units import GIB
 from tests.support.fleets import job, workload
 from tests.support.models import GPT2, LLAMA2_70B, LLAMA31_8B
 
@@ -107,9 +111,74 @@ def test_what_fits_on_neither_kind_alone_may_fit_on_both() -> None:
 def test_no_plan_is_said_in_words_and_a_job_without_a_model_is_refused() -> None:
     small = replace(A100, accelerator=replace(A100.accelerator, memory_bytes=2**30))
     none = plan_mixed(workload(LLAMA31_8B), [LikeNodes(shape=small, num_nodes=1)] * 2)
-    assert explain_mixed(none) == "No plan: no layout fits all kinds at once."
+    assert explain_mixed(none) == "No plan: no layout that the spec allows fits all kinds at once."
     with pytest.raises(ValueError, match="without a model"):
         plan_mixed(workload(None), BOTH)
+
+
+def test_pinned_degrees_are_kept_in_both_ways() -> None:
+    free = plan_mixed(workload(LLAMA31_8B), BOTH)
+    wish = ParallelismWish(tp=4, dp=2, micro_batch_size=2, zero_stage=1, recompute=Recompute.FULL)
+    pinned = plan_mixed(workload(LLAMA31_8B, parallelism=wish), BOTH)
+    assert {plan.by for plan in pinned.plans} == set(Unevenness)
+    for plan in pinned.plans:
+        kept = plan.layout
+        assert (kept.dp, kept.tp, kept.pp) == (2, 4, 2)
+        assert (kept.micro_batch_size, kept.zero_stage, kept.recompute) == (2, 1, Recompute.FULL)
+        assert plan.step_s > free.plans[0].step_s
+    assert all(alone_s is not None for _, alone_s in pinned.alone_s)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_pin_that_no_doubling_comes_to_is_tried(number: int) -> None:
+    """ZeRO 2, and three sequences at once, are not among what is tried unasked."""
+    wish = ParallelismWish(zero_stage=2) if number == 2 else ParallelismWish(micro_batch_size=3)
+    found = plan_mixed(workload(GPT2, num_sequences=NUM_SEQUENCES, parallelism=wish), BOTH)
+    layout = found.plans[0].layout
+    assert (layout.zero_stage if number == 2 else layout.micro_batch_size) == number
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ParallelismWish(cp=2), ParallelismWish(ep=2), ParallelismWish(vp=2), ParallelismWish(expert_tp=1),
+        ParallelismWish(shard_size=8), ParallelismWish(recompute=Recompute.MODULES),
+        ParallelismWish(schedule=PipelineSchedule.ZERO_BUBBLE), ParallelismWish(offload=Offload.OPTIMIZER_HOST),
+    ],
+)  # fmt: skip
+def test_a_pin_that_is_never_tried_here_is_an_error_and_not_ignored(wish: ParallelismWish) -> None:
+    with pytest.raises(SpecError, match="several kinds") as caught:
+        plan_mixed(workload(LLAMA31_8B, parallelism=wish), BOTH)
+    assert getattr(wish, caught.value.path.removeprefix("parallelism.")) is not None
+
+
+def test_a_gang_has_no_more_and_no_fewer_ranks_than_it_may() -> None:
+    with pytest.raises(SpecError, match=r"capacity\.max_ranks.*16 accelerators"):
+        plan_mixed(workload(LLAMA31_8B, capacity=CapacityWish(max_ranks=8)), BOTH)
+    with pytest.raises(SpecError, match=r"capacity\.min_ranks.*16 accelerators"):
+        plan_mixed(workload(LLAMA31_8B, capacity=CapacityWish(min_ranks=17)), BOTH)
+    assert plan_mixed(workload(LLAMA31_8B, capacity=CapacityWish(min_ranks=16, max_ranks=16)), BOTH).plans
+
+
+@pytest.mark.parametrize(("memory_gib", "num_plans"), [(44, 0), (50, 1)])
+def test_a_replica_has_room_for_the_micro_batches_that_it_gets_and_not_for_the_mean(
+    memory_gib: int, num_plans: int
+) -> None:
+    """Of ten micro-batches the faster replica gets nine, which fill its pipeline: 45 GiB. The mean would need 37."""
+    wish = ParallelismWish(tp=1, pp=8, micro_batch_size=1, zero_stage=0, recompute=Recompute.NONE)
+    kinds = [
+        replace(
+            kind, shape=replace(kind.shape, accelerator=replace(kind.shape.accelerator, memory_bytes=memory_gib * GIB))
+        )
+        for kind in BOTH
+    ]
+    found = plan_mixed(workload(LLAMA31_8B, num_sequences=10, parallelism=wish), kinds)
+    plans = [each for each in found.plans if each.by is Unevenness.REPLICAS]
+    assert len(plans) == num_plans
+    for plan in plans:
+        assert [max(share.amounts) for share in plan.shares] == [9, 1]
+        total_bytes = memory_totals(job(LLAMA31_8B, num_sequences=10), LayoutTable.of([plan.layout]))[0]
+        assert 44 * GIB < total_bytes < 46 * GIB
 
 
 def test_a_choice_is_told_with_what_it_was_chosen_over_and_survives_json() -> None:
