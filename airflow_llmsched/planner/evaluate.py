@@ -23,9 +23,6 @@ from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import (
     allocator_settings,
     describe_rank,
-    memory_peak,
-    memory_terms,
-    memory_totals,
 )
 from airflow_llmsched.planner.perf.step import (
     hardware_flop_per_step,
@@ -35,7 +32,7 @@ from airflow_llmsched.planner.perf.step import (
     waits_for_host,
 )
 from airflow_llmsched.planner.perf.stragglers import step_quantile_s
-from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
+from airflow_llmsched.planner.phases import PhaseCosts, peak_of_phases, phase_costs, totals_of_phases
 from airflow_llmsched.units import HOUR_S
 
 UNKNOWN_ERROR_RATIO = 0.5
@@ -118,7 +115,7 @@ def evaluate(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -> Ev
     """Price every candidate on one machine. Raises ``KeyError`` when the accelerator lacks the number format."""
     job = job_of(workload)
     seconds = step_seconds(workload, table, machine)
-    peak = memory_peak(job, table, reserved_bytes=machine.shape.accelerator.reserved_bytes) if job else None
+    peak = peak_of_phases(workload, table, reserved_bytes=machine.shape.accelerator.reserved_bytes) if job else None
     num_bytes = peak.terms if peak else memory_bytes(workload, table, machine.shape)
     return Evaluation(
         table=table,
@@ -156,10 +153,10 @@ def step_seconds(workload: WorkloadSpec, table: LayoutTable, machine: Machine) -
 
 def memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -> Mapping[str, IntArray]:
     """Return bytes of the fullest rank by term, for a job with a model or without."""
-    job, reserved_bytes = job_of(workload), shape.accelerator.reserved_bytes
-    if job is None:
+    reserved_bytes = shape.accelerator.reserved_bytes
+    if workload.model is None:
         return demand_memory_terms(workload, table, reserved_bytes=reserved_bytes)
-    return memory_terms(job, table, reserved_bytes=reserved_bytes)
+    return peak_of_phases(workload, table, reserved_bytes=reserved_bytes).terms
 
 
 def total_s(seconds: Mapping[str, FloatArray], table: LayoutTable) -> FloatArray:
@@ -169,10 +166,9 @@ def total_s(seconds: Mapping[str, FloatArray], table: LayoutTable) -> FloatArray
 
 def total_memory_bytes(workload: WorkloadSpec, table: LayoutTable, shape: NodeShape) -> IntArray:
     """Return the sum of :func:`memory_bytes`, in less time."""
-    job = job_of(workload)
-    if job is None:
+    if workload.model is None:
         return total_bytes(memory_bytes(workload, table, shape), table)
-    return memory_totals(job, table, reserved_bytes=shape.accelerator.reserved_bytes)
+    return totals_of_phases(workload, table, reserved_bytes=shape.accelerator.reserved_bytes)
 
 
 def total_bytes(num_bytes: Mapping[str, IntArray], table: LayoutTable) -> IntArray:

@@ -7,15 +7,16 @@ that only the number of micro-batches follows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
 from airflow_llmsched.domain.plan import PhasePrediction
 from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec, count_phase_steps
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
-from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.planner.perf.job import TransformerJob, filling_phases, job_of
 from airflow_llmsched.planner.perf.machine import Machine
-from airflow_llmsched.planner.perf.memory import memory_totals
+from airflow_llmsched.planner.perf.memory import MemoryPeak, fuller, memory_peak, memory_totals
 from airflow_llmsched.planner.perf.step import step_terms
 
 
@@ -59,11 +60,46 @@ def phase_costs(workload: WorkloadSpec, table: LayoutTable, machine: Machine) ->
     return tuple(costs)
 
 
+def peak_of_phases(workload: WorkloadSpec, table: LayoutTable, *, reserved_bytes: int) -> MemoryPeak:
+    """Return what the fullest rank holds in the phase in which it holds most, of a workload with a model.
+
+    ``table`` has the micro-batches of the heaviest phase.
+    """
+    first, *others = filling_phases(workload)
+    peaks = [memory_peak(job_of_phase(workload, first), table, reserved_bytes=reserved_bytes)]
+    peaks += [
+        memory_peak(job_of_phase(workload, each), in_phase(table, each), reserved_bytes=reserved_bytes)
+        for each in others
+    ]
+    return reduce(fuller, peaks)
+
+
+def totals_of_phases(workload: WorkloadSpec, table: LayoutTable, *, reserved_bytes: int) -> IntArray:
+    """Return the totals of :func:`peak_of_phases` alone, in half the time."""
+    first, *others = filling_phases(workload)
+    totals = [memory_totals(job_of_phase(workload, first), table, reserved_bytes=reserved_bytes)]
+    totals += [
+        memory_totals(job_of_phase(workload, each), in_phase(table, each), reserved_bytes=reserved_bytes)
+        for each in others
+    ]
+    return reduce(np.maximum, totals)
+
+
+def in_phase(table: LayoutTable, phase: BatchPhase) -> LayoutTable:
+    """Return candidates as they are in a phase: with its number of micro-batches."""
+    return replace(table, num_micro_batches_C=phase.num_sequences // (table.dp_C * table.micro_batch_C))
+
+
+def job_of_phase(workload: WorkloadSpec, phase: BatchPhase) -> TransformerJob:
+    """Return the job of a phase of a workload with a model."""
+    job = job_of(workload, phase)
+    assert job is not None, "a job without a model has no phases that differ"
+    return job
+
+
 def _priced(
     workload: WorkloadSpec, phase: BatchPhase, table: LayoutTable, machine: Machine
 ) -> tuple[FloatArray, IntArray]:
-    job = job_of(workload, phase)
-    assert job is not None, "a job without a model has no phases that differ"
-    here = replace(table, num_micro_batches_C=phase.num_sequences // (table.dp_C * table.micro_batch_C))
+    job, here = job_of_phase(workload, phase), in_phase(table, phase)
     step_s_C = np.sum(list(step_terms(job, here, machine).values()), axis=0)
     return step_s_C, memory_totals(job, here, reserved_bytes=machine.shape.accelerator.reserved_bytes)

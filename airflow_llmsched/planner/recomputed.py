@@ -9,7 +9,7 @@ from airflow_llmsched.domain.layout import Recompute, RecomputeModule
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.evaluate import usable_bytes
-from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.planner.perf.job import filling_phases, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory_recompute import RecomputedLayers, again_s_by_stage, best_layers
 
@@ -29,6 +29,8 @@ def words(workload: WorkloadSpec, plan: Plan, machine: Machine) -> str:
     by_product = RecomputeModule.EVERY_SECOND_PRODUCT in layout.recompute_modules
     if job is None or layout.recompute not in {Recompute.FULL, Recompute.MODULES} or by_product:
         return ""
+    if len(filling_phases(workload)) > 1:
+        return ""  # layers are chosen for the memory of one phase, and another may have less of it to spare
     accelerator = machine.shape.accelerator
     layers = best_layers(
         job, layout, machine, capacity_bytes=usable_bytes(accelerator),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_llmsched.domain.hardware import NumberFormat
@@ -99,6 +100,22 @@ def job_of(workload: WorkloadSpec, phase: BatchPhase | None = None) -> Transform
     )
 
 
+def filling_phases(workload: WorkloadSpec) -> Sequence[BatchPhase]:
+    """Return the phases that memory must hold, the heaviest first: no other has sequences as long, and as many.
+
+    Shorter sequences may need more where there are more of them: so many that a pipeline fills.
+    """
+    found: list[BatchPhase] = []
+    for phase in sorted(workload.batch, key=_weight, reverse=True):
+        if not found or phase.num_sequences > max(each.num_sequences for each in found):
+            found.append(phase)
+    return found
+
+
 def heaviest_phase(workload: WorkloadSpec) -> BatchPhase:
-    """Return the phase with the longest sequences, then the most of them: the one that memory must hold."""
-    return max(workload.batch, key=lambda phase: (phase.sequence_length_tokens, phase.num_sequences))
+    """Return the phase with the longest sequences, then the most of them: the one that step times are stated for."""
+    return max(workload.batch, key=_weight)
+
+
+def _weight(phase: BatchPhase) -> tuple[int, int]:
+    return phase.sequence_length_tokens, phase.num_sequences

@@ -79,6 +79,16 @@ def memory_peak(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int 
     )
 
 
+def fuller(one: MemoryPeak, other: MemoryPeak) -> MemoryPeak:
+    """Return of each candidate the fuller of two peaks, which have the same terms."""
+    is_other_C = other.total_C > one.total_C
+    return MemoryPeak(
+        terms={name: np.where(is_other_C, other.terms[name], values_C) for name, values_C in one.terms.items()},
+        total_C=np.where(is_other_C, other.total_C, one.total_C),
+        stage_C=np.where(is_other_C, other.stage_C, one.stage_C),
+    )
+
+
 def memory_totals(job: TransformerJob, table: LayoutTable, *, reserved_bytes: int = 0) -> IntArray:
     """Return bytes of the fullest rank alone: the sum of :func:`memory_terms` in half the time."""
     return np.asarray(_totals_SC(_halves(job, table)).max(axis=0) + reserved_bytes)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_llmsched.domain.layout import ParallelLayout, Recompute
 from airflow_llmsched.domain.workload import BatchPhase, BudgetSpec, WorkloadSpec
-from airflow_llmsched.planner.evaluate import Evaluation, evaluate
+from airflow_llmsched.planner.evaluate import Evaluation, evaluate, total_memory_bytes
 from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.machine import Machine
@@ -61,6 +61,23 @@ def test_the_phase_with_the_longest_sequences_needs_the_memory_that_is_planned_f
     prediction = priced(run(LONG, replace(SHORT, from_tokens=2**22))).prediction(1, usd_per_hour=1.0)
     needs = [phase.memory_bytes_per_rank for phase in prediction.phases]
     assert needs[0] == prediction.memory_bytes_per_rank > needs[1]
+
+
+def test_a_phase_of_shorter_sequences_that_fills_the_pipeline_may_need_the_memory_that_is_planned_for() -> None:
+    """One sequence of 8,192 a replica keeps one micro-batch in flight; 128 of 4,096 keep as many as there are stages."""
+    few = BatchPhase(from_tokens=2**22, sequence_length_tokens=8192, num_sequences=2)
+    asked = run(replace(MANY, from_tokens=0), few)
+    rows = [ParallelLayout(dp=2, pp=8), ParallelLayout(dp=2, pp=1, tp=8)]
+    table = LayoutTable.of(rows)
+    found = evaluate(asked, table, machine(rows))
+    for number, fullest in enumerate((0, 1)):
+        prediction = found.prediction(number, usd_per_hour=1.0)
+        needs = [phase.memory_bytes_per_rank for phase in prediction.phases]
+        assert prediction.memory_bytes_per_rank == needs[fullest] == max(needs)
+        assert needs[fullest] > needs[1 - fullest]
+    assert found.prediction(0, usd_per_hour=1.0).fullest_rank.startswith("the ranks of pipeline stage 0 of 8")
+    totals = total_memory_bytes(asked, table, H100)
+    assert totals.tolist() == found.memory_bytes_C.tolist()
 
 
 def test_a_run_of_one_phase_takes_its_steps() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_llmsched.codec import from_json, to_json
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.layout import Offload, PlacementWish, RankGroup
+from airflow_llmsched.domain.layout import Offload, PlacementWish, RankGroup, Recompute
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
@@ -65,6 +65,22 @@ def test_a_run_that_lost_half_its_nodes_is_planned_on_the_rest_with_the_same_glo
     assert before.layout.global_batch_size == after.layout.global_batch_size == 32
     assert after.placement.nodes == ("n0001",)
     assert after.prediction.step_s > before.prediction.step_s
+
+
+def test_what_fits_in_the_heaviest_phase_but_not_in_one_that_fills_the_pipeline_is_no_plan() -> None:
+    wish = ParallelismWish(dp=1, tp=1, pp=16, micro_batch_size=1, zero_stage=0, recompute=Recompute.NONE)
+    long = BatchPhase(from_tokens=2**30, sequence_length_tokens=32768, num_sequences=1)
+    many = BatchPhase(from_tokens=0, sequence_length_tokens=16384, num_sequences=64)
+    budget = BudgetSpec(num_tokens=2**31)
+
+    def found(*batch: BatchPhase) -> PlanSearch:
+        return find(workload(LLAMA31_8B, batch=batch, budget=budget, parallelism=wish), fleet(2))
+
+    assert found(replace(long, from_tokens=0)).plans
+    refused = found(many, long)
+    assert is_accounted_for(refused)
+    assert not refused.plans
+    assert search_module.NO_MEMORY in refused.rejections
 
 
 def test_a_schedule_is_ordered_by_the_whole_run_and_not_by_its_heaviest_phase() -> None:

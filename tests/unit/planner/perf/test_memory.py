@@ -20,6 +20,7 @@ from airflow_llmsched.planner.perf.layers import distinct_kinds, layer_kinds
 from airflow_llmsched.planner.perf.memory import (
     allocator_settings,
     describe_rank,
+    fuller,
     memory_breakdown,
     memory_peak,
     memory_terms,
@@ -283,3 +284,16 @@ def test_memory_terms_are_those_of_the_peak() -> None:
     assert {name: values.tolist() for name, values in terms.items()} == {
         name: values.tolist() for name, values in peak.terms.items()
     }
+
+
+def test_the_fuller_of_two_peaks_is_chosen_candidate_by_candidate_with_its_terms_and_its_stage() -> None:
+    """Twice as long sequences against eight times as many, which fill a pipeline of eight and leave one stage alone."""
+    rows = [ParallelLayout(dp=1, pp=8), ParallelLayout(dp=1)]
+    long = memory_peak(job(LLAMA2_7B, sequence_length_tokens=8192), LayoutTable.of(rows))
+    many = memory_peak(
+        job(LLAMA2_7B, sequence_length_tokens=4096), LayoutTable.of(replace(each, num_micro_batches=8) for each in rows)
+    )
+    found = fuller(long, many)
+    assert found.total_C.tolist() == [many.total_C[0], long.total_C[1]]
+    assert found.stage_C.tolist() == [many.stage_C[0], long.stage_C[1]]
+    assert np.sum(list(found.terms.values()), axis=0).tolist() == found.total_C.tolist()
