@@ -96,7 +96,7 @@ class Evaluation:
             run_s=run_s,
             run_usd=usd_per_hour * run_s / HOUR_S,
             step_energy_j=energy_j,
-            run_energy_j=energy_j * run_s / step_s if energy_j is not None and step_s else None,
+            run_energy_j=self._run_energy_j(index),
             energy_unknown=self.energy_unknown,
             fullest_rank=self._fullest_rank(index),
             allocator_settings=self.allocator_settings,
@@ -104,6 +104,12 @@ class Evaluation:
             binding_term=max(step_breakdown_s, key=step_breakdown_s.__getitem__, default=""),
             tokens_per_s_per_rank=self.tokens_per_step / step_s / ranks if step_s else 0.0,
         )
+
+    def _run_energy_j(self, index: int) -> float | None:
+        if self.energy_j_C is None:
+            return None
+        parts = [(phase.num_steps, phase.energy_j_C) for phase in self.phases] or [(self.num_steps, self.energy_j_C)]
+        return math.fsum(num_steps * float(each_C[index]) for num_steps, each_C in parts if each_C is not None)
 
     def _fullest_rank(self, index: int) -> str:
         if self.fullest_stage_C is None:

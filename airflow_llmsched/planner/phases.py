@@ -14,6 +14,7 @@ import numpy as np
 from airflow_llmsched.domain.plan import PhasePrediction
 from airflow_llmsched.domain.workload import BatchPhase, WorkloadSpec, count_phase_steps
 from airflow_llmsched.planner.layout_table import FloatArray, IntArray, LayoutTable
+from airflow_llmsched.planner.perf.energy import step_energy_j
 from airflow_llmsched.planner.perf.job import TransformerJob, filling_phases, job_of
 from airflow_llmsched.planner.perf.machine import Machine
 from airflow_llmsched.planner.perf.memory import MemoryPeak, fuller, memory_peak, memory_totals
@@ -22,12 +23,16 @@ from airflow_llmsched.planner.perf.step import step_terms
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PhaseCosts:
-    """One phase: how many steps of the run it has, and what a step takes and needs under each candidate."""
+    """One phase: how many steps of the run it has, and what a step takes and needs under each candidate.
+
+    ``energy_j_C`` is None where the power of the machine is not known.
+    """
 
     phase: BatchPhase
     num_steps: int
     step_s_C: FloatArray
     memory_bytes_C: IntArray
+    energy_j_C: FloatArray | None
 
     def prediction(self, index: int) -> PhasePrediction:
         """Return what is predicted for one candidate."""
@@ -49,14 +54,19 @@ def phase_costs(workload: WorkloadSpec, table: LayoutTable, machine: Machine) ->
     Raises:
         KeyError: the accelerator lacks the number format.
     """
-    found: dict[tuple[int, int], tuple[FloatArray, IntArray]] = {}
+    found: dict[tuple[int, int], tuple[FloatArray, IntArray, FloatArray | None]] = {}
     costs = []
     for phase, num_steps in zip(workload.batch, count_phase_steps(workload.batch, workload.budget), strict=True):
         key = (phase.sequence_length_tokens, phase.num_sequences)
         if key not in found:
             found[key] = _priced(workload, phase, table, machine)
-        step_s_C, memory_bytes_C = found[key]
-        costs.append(PhaseCosts(phase=phase, num_steps=num_steps, step_s_C=step_s_C, memory_bytes_C=memory_bytes_C))
+        step_s_C, memory_bytes_C, energy_j_C = found[key]
+        costs.append(
+            PhaseCosts(
+                phase=phase, num_steps=num_steps, step_s_C=step_s_C, memory_bytes_C=memory_bytes_C,
+                energy_j_C=energy_j_C,
+            )
+        )  # fmt: skip
     return tuple(costs)
 
 
@@ -99,7 +109,11 @@ def job_of_phase(workload: WorkloadSpec, phase: BatchPhase) -> TransformerJob:
 
 def _priced(
     workload: WorkloadSpec, phase: BatchPhase, table: LayoutTable, machine: Machine
-) -> tuple[FloatArray, IntArray]:
+) -> tuple[FloatArray, IntArray, FloatArray | None]:
     job, here = job_of_phase(workload, phase), in_phase(table, phase)
-    step_s_C = np.sum(list(step_terms(job, here, machine).values()), axis=0)
-    return step_s_C, memory_totals(job, here, reserved_bytes=machine.shape.accelerator.reserved_bytes)
+    terms = step_terms(job, here, machine)
+    return (
+        np.sum(list(terms.values()), axis=0),
+        memory_totals(job, here, reserved_bytes=machine.shape.accelerator.reserved_bytes),
+        step_energy_j(terms, here, machine.shape),
+    )

@@ -29,7 +29,7 @@ from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.demands import shortage_outside
 from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
-from airflow_llmsched.planner.phases import phase_costs
+from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.planner.placed_again import placed_again
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.places import Ask, Places, find_places, num_broken_S, with_helpers
@@ -97,17 +97,24 @@ class _Shortlist:
         ])  # fmt: skip
 
     def energy_j(self, chosen: IntArray) -> FloatArray | None:
-        """Return the joules of a step of some candidates; None where they are not known."""
+        """Return the joules of a mean step of the run under some candidates; None where they are not known."""
+        if _has_phases(self.ask.workload):
+            phases = self._phases(chosen)
+            joules = [phase.energy_j_C for phase in phases if phase.energy_j_C is not None]
+            weights = [phase.num_steps for phase in phases]
+            return np.average(joules, axis=0, weights=weights) if joules else None
         table = self.contenders.table.take(chosen)
         machine = self.places.machine(self.place_C[chosen])
         return step_energy_j(step_seconds(self.ask.workload, table, machine), table, self.ask.shape)
 
     def mean_step_s(self, chosen: IntArray) -> FloatArray:
         """Return the seconds of a step of some candidates, over all steps of all batch phases."""
-        table = self.contenders.table.take(chosen)
-        machine = self.places.machine(self.place_C[chosen])
-        phases = phase_costs(self.ask.workload, table, machine)
+        phases = self._phases(chosen)
         return np.average([phase.step_s_C for phase in phases], axis=0, weights=[phase.num_steps for phase in phases])
+
+    def _phases(self, chosen: IntArray) -> Sequence[PhaseCosts]:
+        machine = self.places.machine(self.place_C[chosen])
+        return phase_costs(self.ask.workload, self.contenders.table.take(chosen), machine)
 
     def plans(self, chosen: Sequence[int]) -> list[Plan]:
         """Write candidates out as plans."""
@@ -331,7 +338,7 @@ def _choose(workload: WorkloadSpec, shortlists: Sequence[_Shortlist], obstacles:
     front = pareto_front(costs_CK, tie_breaks=simplest_first(table))
     obstacles.turn_down(DOMINATED, len(costs_CK) - len(front))
     front_costs_CK: FloatArray = costs_CK[front]
-    if workload.model is not None and len(workload.batch) > 1:
+    if _has_phases(workload):
         front_costs_CK = _of_all_phases(shortlists, owner_C[front], index_C[front], front_costs_CK)
     energy_C: FloatArray = front_costs_CK[:, 0] * table.world_size_C[front]
     if workload.objective.energy:
@@ -365,6 +372,10 @@ def _breaks_budget_C(workload: WorkloadSpec, costs_CK: FloatArray) -> BoolArray:
     if budget.max_usd is not None:
         breaks_C |= usd_C * workload.num_steps > budget.max_usd
     return breaks_C
+
+
+def _has_phases(workload: WorkloadSpec) -> bool:
+    return workload.model is not None and len(workload.batch) > 1
 
 
 def _of_all_phases(

@@ -57,6 +57,20 @@ def test_a_run_takes_the_time_and_the_money_of_all_its_phases() -> None:
     assert prediction.phases[-1].step_s == pytest.approx(prediction.step_s)
 
 
+def test_a_run_draws_the_joules_of_all_its_phases() -> None:
+    prediction = priced(run(SHORT, MANY, LONG)).prediction(0, usd_per_hour=36.0)
+    joules = []
+    for phase in (SHORT, MANY, LONG):
+        row = replace(ROWS[0], num_micro_batches=phase.num_sequences // ROWS[0].dp)
+        alone = evaluate(run(replace(phase, from_tokens=0)), LayoutTable.of([row]), machine([row]))
+        joules.append(alone.prediction(0, usd_per_hour=1.0).step_energy_j or 0.0)
+    assert min(joules) > 0
+    assert prediction.step_energy_j == pytest.approx(joules[-1])
+    assert prediction.run_energy_j == pytest.approx(4 * joules[0] + 6 * joules[1] + 12 * joules[2])
+    as_the_heaviest = joules[-1] * prediction.run_s / prediction.step_s
+    assert abs(as_the_heaviest / (prediction.run_energy_j or 0.0) - 1) > 0.001
+
+
 def test_the_phase_with_the_longest_sequences_needs_the_memory_that_is_planned_for() -> None:
     prediction = priced(run(LONG, replace(SHORT, from_tokens=2**22))).prediction(1, usd_per_hour=1.0)
     needs = [phase.memory_bytes_per_rank for phase in prediction.phases]
@@ -64,7 +78,7 @@ def test_the_phase_with_the_longest_sequences_needs_the_memory_that_is_planned_f
 
 
 def test_a_phase_of_shorter_sequences_that_fills_the_pipeline_may_need_the_memory_that_is_planned_for() -> None:
-    """One sequence of 8,192 a replica keeps one micro-batch in flight; 128 of 4,096 keep as many as there are stages."""
+    """One sequence of 8,192 a replica keeps one micro-batch in flight; 128 of 4,096 as many as there are stages."""
     few = BatchPhase(from_tokens=2**22, sequence_length_tokens=8192, num_sequences=2)
     asked = run(replace(MANY, from_tokens=0), few)
     rows = [ParallelLayout(dp=2, pp=8), ParallelLayout(dp=2, pp=1, tp=8)]
