@@ -73,7 +73,10 @@ class RecordIntent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Adopt the gang that exists under ``key``, or submit it. It saves in a folder of its own or in the shared root."""
+    """Adopt the gang that exists under ``key``, or submit it. It saves in a folder of its own or in the shared root.
+
+    Where the platform chooses the nodes, it is kept off the ``excluded`` ones that the plan does without.
+    """
 
     key: AttemptKey
     channel_root: str
@@ -81,6 +84,7 @@ class Launch:
     checkpoint: CheckpointRef | None
     waiting_since_s: float | None
     own_folder: bool = False
+    excluded: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

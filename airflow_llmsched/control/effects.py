@@ -315,6 +315,7 @@ class Effects:
             checkpoint=command.checkpoint,
             own_folder=command.own_folder,
             channel_links=links,
+            excluded=command.excluded,
         )
         request = self._engine.render(gang)
         try:

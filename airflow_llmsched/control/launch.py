@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_llmsched.agent import wire
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.gang import Closeness, GangRole, GangSpec
-from airflow_llmsched.domain.identity import AttemptKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.roles import helpers_of
 from airflow_llmsched.domain.workload import WorkloadSpec
@@ -46,10 +48,11 @@ def build_gang(
     checkpoint: CheckpointRef | None,
     own_folder: bool,
     channel_links: str | None = None,
+    excluded: Iterable[NodeId] = (),
 ) -> GangSpec:
     """Return the gang for ``plan``, resuming from ``checkpoint`` (None: step 0, with the weights the spec names).
 
-    It saves in ``place``.
+    It saves in ``place``. ``excluded`` nodes failed before; those that the plan needs all the same are its own.
     """
     launcher = context.workload.launcher
     save_root = save_root_of(place, key, own_folder=own_folder)
@@ -80,6 +83,7 @@ def build_gang(
         roles=tuple(GangRole(kind=role.kind, command=role.command) for role in helpers_of(context.workload.roles)),
         accelerator_vendor=plan.accelerator_vendor,
         close=closeness_of(context.workload, plan),
+        excluded=tuple(sorted({*excluded, *context.unfit}.difference(plan.placement.nodes))),
     )
 
 

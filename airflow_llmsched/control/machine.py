@@ -442,6 +442,7 @@ def _launch(state: RunState) -> cmd.Command:
         checkpoint=state.checkpoint,
         waiting_since_s=state.waiting_since_s,
         own_folder=state.own_folder,
+        excluded=state.excluded,
     )
 
 

@@ -61,7 +61,7 @@ class GangSpec:
     ``roles`` are the helpers' (``placement.helpers``): they start with the trainers or not at all, one that fails fails
     the gang, and once the trainers are done they are ended. ``accelerator_vendor`` (``domain.hardware.Accelerator``)
     says by which variables a process is shown its slots. ``close`` is what of the placement matters where the platform
-    chooses the nodes.
+    chooses the nodes, and ``excluded`` are those that it must not choose: none of them is the placement's.
     """
 
     key: AttemptKey
@@ -81,6 +81,7 @@ class GangSpec:
     roles: tuple[GangRole, ...] = ()
     accelerator_vendor: str = ""
     close: tuple[Closeness, ...] = ()
+    excluded: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,19 +130,34 @@ class PreflightRun:
         if isinstance(outcome, Succeeded) and plan is not None:
             # Rates of plain processors say more about who else runs on them than about the machine.
             min_share = self._preflight.min_share if self._options(plan).vendor else None
-            return judge(self._reported(plan), asked=_ranks_of(plan).nodes, min_share=min_share)
+            handle = self._newest()
+            nodes = self._nodes_of(handle, plan)
+            return judge(self._reported(handle, plan, nodes), asked=list(nodes.values()), min_share=min_share)
         fault = outcome.fault if isinstance(outcome, Failed) else None
         if fault is None or fault.node is None or not _is_nodes(fault):
             return None
         return PreflightRound(nodes=(), unfit={fault.node: fault.summary})
 
-    def _reported(self, plan: Plan) -> list[NodeChecks]:
+    def _nodes_of(self, handle: GangHandle, plan: Plan) -> dict[NodeId, NodeId]:
+        """Return by each of the plan's nodes where its ranks were: where the platform chooses nodes, on another one.
+
+        Raises ``CouldNotLookError``.
+        """
+        planned = _ranks_of(plan).nodes
+        status = self._engine.poll([handle]).get(handle)
+        if status is None:
+            raise CouldNotLookError(f"engine {self._engine.name} does not say where the checks {handle.key.name} ran")
+        found = tuple(each.node for each in status.nodes)
+        is_elsewhere = len(found) == len(planned) and set(found) != set(planned)
+        return dict(zip(planned, found if is_elsewhere else planned, strict=True))
+
+    def _reported(self, handle: GangHandle, plan: Plan, nodes: Mapping[NodeId, NodeId]) -> list[NodeChecks]:
         """Read what the first rank of each node wrote; a node without a word is left out."""
-        handle, slots = self._newest(), plan.placement.slots
+        slots = plan.placement.slots
         first_ranks = {slot.node: slot.rank for slot in reversed(slots)}
         tails = self._engine.log_tails(handle, ranks=list(first_ranks.values()), num_lines=_MAX_LINES)
         told = {node: _read(tails[rank]) for node, rank in first_ranks.items()}
-        return [NodeChecks(node=node, checks=told[node]) for node in _ranks_of(plan).nodes if told[node]]
+        return [NodeChecks(node=there, checks=told[node]) for node, there in nodes.items() if told[node]]
 
     def _newest(self) -> GangHandle:
         key = self._scope.preflight_key(len(self.record().rounds))
@@ -171,6 +186,7 @@ class PreflightRun:
 
     def _gang(self, key: AttemptKey) -> GangSpec:
         plan, launcher = self._plan(key), self._spec.launcher
+        unfit = set(self.record().unfit).difference(plan.placement.nodes)
         return GangSpec(
             key=key,
             placement=_ranks_of(plan),
@@ -189,6 +205,7 @@ class PreflightRun:
             lease_s=self._settings.lease_s,
             origin=self._scope.origin,
             accelerator_vendor=plan.accelerator_vendor,
+            excluded=tuple(sorted(unfit)),
         )
 
     def _plan(self, key: AttemptKey) -> Plan:

@@ -292,6 +292,13 @@ def test_nodes_may_be_left_to_slurm(slurm: SlurmCluster) -> None:
         assert names < {"s2", "s3", "s4"}
 
 
+def test_nodes_that_failed_are_not_chosen_by_slurm_either(slurm: SlurmCluster) -> None:
+    with _harness(slurm, chooses_nodes=True) as harness:
+        kept_off = tuple(map(NodeId, ("s1", "s3", "long-gone-9")))  # one of them is out of the cluster by now
+        status = running(harness, submit(harness, replace(gang_of(harness, [HANGS] * 4), excluded=kept_off)))
+        assert {node.node for node in status.nodes} == {"s2", "s4"}
+
+
 def test_gang_that_slurm_must_queue_waits_and_is_not_late(slurm: SlurmCluster) -> None:
     with _harness(slurm, chooses_nodes=True) as harness:
         blockers = [submit(harness, gang_of(harness, [HANGS] * 4)) for _ in range(2)]

@@ -102,7 +102,8 @@ class FleetEngine:
             raise SpecError(path="placement", value=", ".join(clusters), hint=hint)
         placement = words.own_placement(gang.placement)
         close = words.own_closeness(gang.close, member.cluster.level_names)
-        inner = member.engine.render(replace(gang, placement=placement, close=close))
+        excluded = words.own_nodes(gang.excluded, member.name)
+        inner = member.engine.render(replace(gang, placement=placement, close=close, excluded=excluded))
         entry = Entry(
             key=gang.key,
             cluster=member.name,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from airflow_llmsched.domain.fleet import FLEET, fleet_node, own_name
+from airflow_llmsched.domain.fleet import FLEET, cluster_of, fleet_node, own_name
 from airflow_llmsched.domain.gang import Closeness, GangHandle, GangPhase, GangStatus, NodeStatus
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
@@ -35,6 +35,11 @@ def own_closeness(close: Iterable[Closeness], level_names: Mapping[str, str]) ->
     """Return what is to be kept together by the names that a cluster itself has for its levels."""
     own = {name: level for level, name in level_names.items()}
     return tuple(replace(each, level=own.get(each.level, each.level)) for each in close)
+
+
+def own_nodes(nodes: Iterable[NodeId], cluster: str) -> tuple[NodeId, ...]:
+    """Return those of the fleet's nodes that are a cluster's, by the names that it knows."""
+    return tuple(own_name(node) for node in nodes if cluster_of(node) == cluster)
 
 
 def fleet_status(status: GangStatus, cluster: str) -> GangStatus:

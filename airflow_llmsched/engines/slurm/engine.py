@@ -198,6 +198,9 @@ class SlurmEngine:
     def _queue(self, request: LaunchRequest, key: AttemptKey) -> None:
         """Submit the job. Of several at once only the first can run; who finds its own to be another ends it."""
         told = request.body["slurm"]
+        asked = frozenset(self._options.exclude)
+        if render.excluded_of(told) - asked:
+            told = render.without_unknown(told, asked.union(node.name for node in self._client.nodes()))
         try:
             with _SBATCH:
                 job = self._client.submit(told["script"], parts=told["parts"])

@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from airflow_llmsched.engines.agent_request import agent_body, check_gang
 from airflow_llmsched.engines.slurm.comment import comment_of
 from airflow_llmsched.engines.slurm.options import ContainerKind, SlurmOptions, check_node
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.topology.nodelist import compress
+from airflow_llmsched.topology.nodelist import compress, expand
 
 NAME = "slurm"
 BATCH = "airflow_llmsched.agent.slurm_batch"
@@ -33,6 +33,7 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 _END = "LLMSCHED_REQUEST"
 _LINE = 120
 _MIB = 1024 * 1024
+_EXCLUDE = "exclude"
 _LEAF_SWITCH, _BLOCK = "switch0", "block"
 
 JsonDict = dict[str, Any]
@@ -53,6 +54,8 @@ def render(gang: GangSpec, *, options: SlurmOptions) -> LaunchRequest:
     check_gang(gang, slots=dict.fromkeys(nodes, options.slots_per_node))
     for node in nodes:
         check_node("placement", node)
+    for node in gang.excluded:
+        check_node("excluded", node)
     binds_devices = any(options.gres_of(node) for node in nodes)
     body = agent_body(gang, addresses={node: str(node) for node in nodes}, binds_devices=binds_devices)
     jobs = _jobs(gang, parts_of(gang, options), options)
@@ -93,6 +96,28 @@ def script(jobs: Sequence[Mapping[str, str | None]], handed_over: Mapping[str, A
     return "\n".join((*lines, _END, ""))
 
 
+def excluded_of(told: Mapping[str, Any]) -> frozenset[str]:
+    """Return the nodes that a rendered job (a request's ``slurm``) keeps off."""
+    return frozenset(node for job in told["parts"] for node in expand(job.get(_EXCLUDE, "")))
+
+
+def without_unknown(told: Mapping[str, Any], known: Collection[str]) -> JsonDict:
+    """Return a rendered job that keeps off ``known`` nodes alone: Slurm refuses one that names any other.
+
+    A bad node is often taken out of the cluster, long before a run forgets it.
+    """
+    text, parts = told["script"], []
+    for job in told["parts"]:
+        if _EXCLUDE not in job:
+            parts.append(job)
+            continue
+        left = [node for node in expand(job[_EXCLUDE]) if node in known]
+        line, kept = f"#SBATCH --{_EXCLUDE}={job[_EXCLUDE]}\n", {_EXCLUDE: compress(left)} if left else {}
+        text = text.replace(line, f"#SBATCH --{_EXCLUDE}={kept[_EXCLUDE]}\n" if left else "")
+        parts.append({name: value for name, value in job.items() if name != _EXCLUDE} | kept)
+    return {**told, "script": text, "parts": parts}
+
+
 def handed_over(text: str) -> JsonDict:
     """Return what a batch script hands to its command. Raises ``ValueError`` for what is no script of ours."""
     _, found, rest = text.partition(f"<<'{_END}'\n")
@@ -108,7 +133,8 @@ def _jobs(gang: GangSpec, parts: Sequence[Part], options: SlurmOptions) -> list[
     A part takes from the first one whatever concerns the whole job. Parts share its name, so that a job of several
     would wait for itself if it had to be the only one of that name.
     """
-    jobs: list[dict[str, str | None]] = [dict(_of_the_part(part, options)) for part in parts]
+    excluded = {*options.exclude, *(gang.excluded if options.chooses_nodes else ())}
+    jobs: list[dict[str, str | None]] = [dict(_of_the_part(part, options, excluded)) for part in parts]
     if len(parts) == 1:
         jobs = [{**jobs[0], **_near(gang, options)}]
     alone: dict[str, str | None] = {"dependency": "singleton"} if len(parts) == 1 else {}
@@ -129,7 +155,7 @@ def _of_the_whole(gang: GangSpec, options: SlurmOptions) -> Iterator[tuple[str, 
             yield "signal", f"B:USR1@{int(options.notice_s)}"
 
 
-def _of_the_part(part: Part, options: SlurmOptions) -> Iterator[tuple[str, str | None]]:
+def _of_the_part(part: Part, options: SlurmOptions, excluded: Collection[str]) -> Iterator[tuple[str, str | None]]:
     yield "nodes", str(len(part.nodes))
     yield "ntasks-per-node", "1"
     for name in ("partition", "account", "qos", "reservation", "constraint"):
@@ -145,6 +171,8 @@ def _of_the_part(part: Part, options: SlurmOptions) -> Iterator[tuple[str, str |
     if options.memory_bytes_per_node is not None:
         yield "mem", f"{max(1, options.memory_bytes_per_node // _MIB)}M"
     yield from _where(part, options)
+    if excluded:
+        yield _EXCLUDE, compress(sorted(excluded))
 
 
 def _where(part: Part, options: SlurmOptions) -> Iterator[tuple[str, str]]:
@@ -155,8 +183,6 @@ def _where(part: Part, options: SlurmOptions) -> Iterator[tuple[str, str]]:
         yield "switches", f"{options.switches}{minutes}"
     if options.segment is not None:
         yield "segment", str(options.segment)
-    if options.exclude:
-        yield "exclude", compress(sorted(options.exclude))
 
 
 def _near(gang: GangSpec, options: SlurmOptions) -> dict[str, str | None]:

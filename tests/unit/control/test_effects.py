@@ -53,6 +53,14 @@ def test_launching_again_adopts() -> None:
     assert house.live() == (handle,)
 
 
+def test_launch_tells_the_engine_which_nodes_failed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = SimHouse()
+    render, asked = house.engine.render, []
+    monkeypatch.setattr(house.engine, "render", lambda gang: (asked.append(gang), render(gang))[1])
+    effects(house).perform(replace(LAUNCH, excluded=(NodeId("n0"), NodeId("n7"))))
+    assert [gang.excluded for gang in asked] == [("n7",)], "n0 is the plan's own: there is none without it"
+
+
 def test_launch_first_stops_any_other_gang_of_the_run() -> None:
     house = SimHouse()
     launched(house)

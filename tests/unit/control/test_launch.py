@@ -15,7 +15,7 @@ from airflow_llmsched.control.launch import (
 from airflow_llmsched.control.places import CheckpointPlaces
 from airflow_llmsched.domain.checkpoint import CheckpointRef, SavedBy
 from airflow_llmsched.domain.gang import Closeness, GangRole, GangSpec
-from airflow_llmsched.domain.identity import AttemptKey, RunOrigin
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunOrigin
 from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.plan import LaunchSetting, Plan
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
@@ -43,6 +43,15 @@ def test_gang_carries_the_plan_and_the_workloads_limits() -> None:
     gang = build(lease_s=30.0, flush_interval_s=0.25)
     assert (gang.key, gang.placement, gang.layout) == (KEY, PLAN.placement, PLAN.layout)
     assert (gang.start_limit_s, gang.grace_s, gang.lease_s, gang.flush_interval_s) == (30.0, 10.0, 30.0, 0.25)
+
+
+def test_gang_is_kept_off_nodes_that_failed_or_are_unfit_unless_they_are_its_own() -> None:
+    context = replace(SimHouse().context, unfit={NodeId("n4"): "disk: worn out"})
+    place = CheckpointPlaces(context.checkpoint_root, context.places).of(PLAN)
+    told = {"key": KEY, "plan": PLAN, "place": place, "channel_root": "ch", "checkpoint": None, "own_folder": True}
+    assert build_gang(context, **told).excluded == ("n4",)  # type: ignore[arg-type]
+    failed = (NodeId("n3"), NodeId("n1"))
+    assert build_gang(context, **told, excluded=failed).excluded == ("n3", "n4")  # type: ignore[arg-type]
 
 
 def test_each_attempt_has_a_channel_of_its_own() -> None:

@@ -107,6 +107,20 @@ def test_next_launch_counts_on_in_the_generation() -> None:
     assert state.newest == CHECKPOINT
 
 
+def test_launch_after_a_migration_still_knows_which_nodes_failed() -> None:
+    key = AttemptKey(run=RUN, generation=1, attempt=2)
+    state = after(
+        *TO_ASSESSING,
+        ev.Decided(at_s=8.0, decision=Migrate(reason="away", excluded=(NodeId("n1"),))),
+        ev.PlanChosen(at_s=9.0, plan=PLAN),
+        ev.CheckpointChosen(at_s=9.0, checkpoint=CHECKPOINT),
+        ev.LaunchIntended(at_s=9.0, key=key, channel_root="ch"),
+    )
+    (command,) = commands(state)
+    assert isinstance(command, cmd.Launch)
+    assert (command.key, command.excluded) == (key, ("n1",))
+
+
 def test_launch_without_capacity_waits_and_counts_no_launch() -> None:
     refused = ev.LaunchRefused(at_s=5.0, reason="n0 is full", retry_at_s=10.0)
     state = after(*TO_LAUNCHING, refused)

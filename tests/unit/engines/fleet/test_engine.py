@@ -39,6 +39,19 @@ def harness() -> FleetSimHarness:
     return FleetSimHarness()
 
 
+def test_cluster_is_told_to_keep_off_its_own_nodes_alone(
+    harness: FleetSimHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = gang_of(harness, [HANGS])
+    (own,) = {cluster_of(each) for each in gang.placement.nodes}
+    engine = next(member.engine for member in harness.engine._all if member.name == own)
+    render, asked = engine.render, []
+    monkeypatch.setattr(engine, "render", lambda told: (asked.append(told), render(told))[1])
+    other = "b" if own == "a" else "a"
+    harness.engine.render(replace(gang, excluded=(NodeId(f"{other}/n0"), NodeId(f"{own}/n9"))))
+    assert [told.excluded for told in asked] == [("n9",)]
+
+
 def node(harness: FleetSimHarness, name: str) -> TopologyNode:
     return next(each for each in nodes_of(harness) if each.id == name)
 

@@ -42,6 +42,10 @@ def test_a_placement_is_told_to_a_cluster_in_its_own_names() -> None:
     assert words.own_placement(Placement(slots=slots)).nodes == (N1,)
 
 
+def test_nodes_of_other_clusters_are_no_names_of_a_clusters_own() -> None:
+    assert words.own_nodes([NodeId("b/n0"), NodeId("a/n0"), NodeId("b/n2")], "b") == ("n0", "n2")
+
+
 def test_a_gang_lost_with_its_cluster_may_be_alive_on_every_node() -> None:
     status = words.lost_with_cluster(
         Entry(key=KEY, cluster="a", at_s=0.0, nodes=(N1, N10)), now_s=7.0, reason="no answer"

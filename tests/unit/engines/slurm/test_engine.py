@@ -202,6 +202,19 @@ def test_slurm_that_chooses_nodes_is_not_asked_for_room_first(house: House) -> N
     assert len(house.slurm.scripts) == 1
 
 
+def test_node_that_failed_and_was_taken_out_of_the_cluster_keeps_no_job_from_being_queued(house: House) -> None:
+    gang = house.gang(excluded=(NodeId("n3"), NodeId("n7")))
+    house.submit(gang, chooses_nodes=True)
+    (script,) = house.slurm.scripts
+    assert "#SBATCH --exclude=n3\n" in script
+
+
+def test_nodes_that_the_options_exclude_are_told_as_they_are(house: House) -> None:
+    house.submit(house.gang(excluded=(NodeId("n3"),)), chooses_nodes=True, exclude=["n8"])
+    (script,) = house.slurm.scripts
+    assert "#SBATCH --exclude=n[3,8]\n" in script, "whoever mistyped it is told by Slurm"
+
+
 def test_gang_whose_folder_was_deleted_is_found_and_ended_by_its_job(house: House) -> None:
     origin = RunOrigin(deployment_id="here", run=attempt_key().run, dag_id="a dag", run_id="manual__1+x")
     gang = house.gang(origin=origin)

@@ -21,7 +21,7 @@ from airflow_llmsched.domain.placement import HelperSlot, Placement, RankSlot
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.engines.slurm.comment import whose
 from airflow_llmsched.engines.slurm.options import SlurmOptions
-from airflow_llmsched.engines.slurm.render import BATCH, handed_over, parts_of, render
+from airflow_llmsched.engines.slurm.render import BATCH, excluded_of, handed_over, parts_of, render, without_unknown
 from airflow_llmsched.errors import SpecError
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "slurm"
@@ -126,6 +126,30 @@ def test_a_job_says_whose_it_is_before_it_runs() -> None:
 def test_nodes_with_unlike_accelerators_are_parts_of_one_job() -> None:
     parts = parts_of(gang("n1 m1 n2", slots=2), SlurmOptions.from_json({**BASE, "node_gres": {"m1": "gpu:a100"}}))
     assert [(part.nodes, part.gres) for part in parts] == [(("n1", "n2"), "gpu"), (("m1",), "gpu:a100")]
+
+
+def test_nodes_that_the_gang_must_keep_off_are_excluded_where_slurm_chooses() -> None:
+    def excluded(**options: Any) -> list[str]:
+        lines = directives(rendered(gang("n1 n2", excluded=(NodeId("n9"), NodeId("n4"))), **options))
+        return [line for line in lines if "exclude" in line]
+
+    assert excluded(chooses_nodes=True) == ["#SBATCH --exclude=n[4,9]"]
+    assert excluded(chooses_nodes=True, exclude=["n5", "n4"]) == ["#SBATCH --exclude=n[4-5,9]"]
+    assert excluded(exclude=["n5"]) == ["#SBATCH --exclude=n5"], "the plan's own nodes are named"
+
+
+@pytest.mark.parametrize(
+    ("known", "line"), [("n1 n2 n4 n9", "--exclude=n[4,9]"), ("n1 n9", "--exclude=n9"), ("n1", None)]
+)
+def test_a_job_keeps_off_no_node_that_slurm_does_not_have(known: str, line: str | None) -> None:
+    wanted = gang("n1 n2 m1", excluded=(NodeId("n9"), NodeId("n4")))
+    told = rendered(wanted, chooses_nodes=True, node_gres={"m1": "gpu:a100"}).body["slurm"]
+    assert excluded_of(told) == {"n4", "n9"}
+    left = without_unknown(told, set(known.split()))
+    directive = [each for each in left["script"].splitlines() if "exclude" in each]
+    assert directive == ([] if line is None else 2 * [f"#SBATCH {line}"]), "each part has its own"
+    assert excluded_of(left) == {"n4", "n9"} & set(known.split())
+    assert handed_over(left["script"]) == handed_over(told["script"])
 
 
 def near(*close: Closeness, nodes: str = "n1 n2 n3 n4", **options: Any) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -14,6 +16,7 @@ from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.ledger import Bucket
 from airflow_llmsched.domain.queue import QueuedGang
+from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.provider import preflight_run, run_files
 from airflow_llmsched.provider.gang_run import preflight_record
 from airflow_llmsched.provider.gang_watch import cancel
@@ -185,6 +188,26 @@ def test_a_node_that_kills_its_ranks_is_unfit(pipeline, checks, tmp_path) -> Non
     told = pipeline.run("preflight")
     assert list(told["unfit"]) == ["n1"]
     assert "SIGSEGV" in told["unfit"]["n1"]
+
+
+def test_where_the_platform_chooses_the_nodes_those_that_ran_the_checks_are_judged(
+    pipeline, checks, monkeypatch
+) -> None:
+    def render_elsewhere(engine, gang):
+        """Do what a scheduler of its own does: take the last nodes that it may, whatever the plan says."""
+        chosen = [node for node in map(NodeId, ("n2", "n1", "n0")) if node not in gang.excluded]
+        there = dict(zip(gang.placement.nodes, chosen, strict=False))
+        slots = tuple(replace(slot, node=there[slot.node]) for slot in gang.placement.slots)
+        return rendered(engine, replace(gang, placement=replace(gang.placement, slots=slots)))
+
+    rendered = LocalEngine.render
+    monkeypatch.setattr(LocalEngine, "render", render_elsewhere)
+    checks("n2")
+    pipeline.prepare()
+    told = pipeline.run("preflight")
+    assert (told["rounds"], told["unfit"]) == (2, {"n2": "disk: worn out"})
+    last = preflight_record(pipeline.scope, generation=0).rounds[-1]
+    assert {each.node for each in last.nodes} == {"n0", "n1"}
 
 
 def test_checks_that_cannot_be_run_are_no_nodes_fault(pipeline, checks, tmp_path) -> None:
