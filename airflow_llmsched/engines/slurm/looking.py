@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from airflow_llmsched.engines.slurm.client import SlurmClient
 from airflow_llmsched.engines.slurm.options import SlurmOptions
 from airflow_llmsched.engines.slurm.records import JobRecord
 from airflow_llmsched.engines.slurm.shelf import Shelf
+from airflow_llmsched.errors import CouldNotLookError
 
 _GIVE_UP = EffectPoint("slurm.poll.give_up")
 
@@ -30,7 +31,7 @@ class Look:
     """One gang as it was found. ``attempt`` is what its folder holds (``agent.shelf``), None where it has none.
 
     ``ended`` is how it ended, where that stands already. ``accounting`` and ``completion`` were asked only of a job
-    that Slurm's controller does not list.
+    that Slurm's controller does not list; ``unasked`` is why one of them could not be.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Look:
     jobs: tuple[JobRecord, ...] = ()
     accounting: JobRecord | None = None
     completion: JobRecord | None = None
+    unasked: str | None = None
     ended: GangStatus | None = None
 
     @property
@@ -140,7 +142,11 @@ class Looker:
         self._ended_since_s.pop(name, None)
 
     def status_of(self, look: Look, *, now_s: float) -> GangStatus:
-        """Return the status of a gang whose end does not stand yet. Raises ``ValueError`` for unreadable files."""
+        """Return the status of a gang whose end does not stand yet.
+
+        Raises ``ValueError`` for unreadable files, ``CouldNotLookError`` where only a source that does not answer can
+        say how it ended.
+        """
         if look.unreadable is not None:
             raise ValueError(look.unreadable)
         if look.attempt is None:
@@ -171,7 +177,10 @@ class Looker:
             vanish_grace_s=self._options.vanish_grace_s,
             requeue_grace_s=self._options.requeue_grace_s,
         )
-        return status.status_of(sight, now_s=now_s)
+        found = status.status_of(sight, now_s=now_s)
+        if look.unasked is not None and sight.record is None and found.phase is not GangPhase.SUCCEEDED:
+            raise CouldNotLookError(look.unasked)
+        return found
 
     def _attempts(self, names: Sequence[str], by_name: Mapping[str, Sequence[JobRecord]]) -> dict[str, Attempt | None]:
         """Return what the folders hold. Of jobs that wait in the queue for the first time nothing new is to be read."""
@@ -196,8 +205,8 @@ class Looker:
             if look.ended is None and look.taken is not None and look.taken["job_id"] and look.job is None
         }
         if missing:
-            accounting = {job.job_id: job for job in self._client.accounting(sorted(missing))}
-            completion = {job.job_id: job for job in self._client.completion(sorted(missing))}
+            accounting, silence = _asked(self._client.accounting, sorted(missing))
+            completion, more_silence = _asked(self._client.completion, sorted(missing))
             for job_id, look in missing.items():
                 looks[look.name] = Look(
                     name=look.name,
@@ -205,6 +214,7 @@ class Looker:
                     jobs=look.jobs,
                     accounting=accounting.get(job_id),
                     completion=completion.get(job_id),
+                    unasked=silence or more_silence,
                 )
         return looks
 
@@ -228,6 +238,16 @@ class Looker:
             return memory.setdefault(name, now_s)
         memory.pop(name, None)
         return None
+
+
+def _asked(
+    source: Callable[[Sequence[str]], Sequence[JobRecord]], job_ids: Sequence[str]
+) -> tuple[dict[str, JobRecord], str | None]:
+    """Return what a source says by job, and why it says nothing: its silence must not hide gangs that Slurm lists."""
+    try:
+        return {job.job_id: job for job in source(job_ids)}, None
+    except CouldNotLookError as error:
+        return {}, str(error)
 
 
 def is_live(job: JobRecord) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from airflow_llmsched.domain.topology import NetworkLevel
 from airflow_llmsched.effect_points import Side
 from airflow_llmsched.engines.slurm.engine import SlurmEngine
 from airflow_llmsched.engines.slurm.options import SlurmOptions
+from airflow_llmsched.engines.slurm.records import JobRecord
 from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LaunchError, SpecError
 from airflow_llmsched.testing.engine_contract import attempt_key
 from tests.support.crashing import Gun, Shot, WorkerDied, listening
@@ -263,6 +264,26 @@ def test_gang_whose_files_cannot_be_read_hides_no_other(house: House) -> None:
     for look in (lambda: engine.poll([bad]), engine.find_all, lambda: engine.stop(bad, grace_s=0.0)):
         with pytest.raises(CouldNotLookError, match="look again"):
             look()
+
+
+def test_gang_whose_end_only_a_silent_database_knows_hides_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(job_ids: Sequence[str]) -> list[JobRecord]:
+        raise CouldNotLookError(f"sacct: Problem talking to the database about {', '.join(job_ids)}; look again")
+
+    monkeypatch.setattr(house.slurm, "accounting", silent)
+    gone, good = house.submit(house.gang("n1")), house.submit(house.gang("n2"))
+    house.take(gone, "1")
+    house.slurm.listed = [job for job in house.slurm.listed if job.job_id != "1"]
+    engine = house.engine()
+    assert set(engine.poll([gone, good])) == {good}
+    with pytest.raises(CouldNotLookError, match="database about 1"):
+        engine.poll([gone])
+    house.run(gone)
+    done = {"v": 1, "at_s": 2.0, "outcome": "done", "fault": None, "reason": "", "ends": []}
+    write_json(house.root / "gangs" / gone.native_id / "nodes" / "n1" / "exit.json", done)
+    assert engine.poll([gone])[gone].phase is GangPhase.SUCCEEDED, "no database is needed for that"
 
 
 def test_handle_that_points_elsewhere_touches_nothing(house: House) -> None:

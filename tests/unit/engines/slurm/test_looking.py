@@ -17,6 +17,7 @@ from airflow_llmsched.engines.slurm.looking import Looker
 from airflow_llmsched.engines.slurm.options import SlurmOptions
 from airflow_llmsched.engines.slurm.records import JobRecord
 from airflow_llmsched.engines.slurm.states import state_of
+from airflow_llmsched.errors import CouldNotLookError
 
 NAME = "ls-run-g1-a1"
 SUBMIT = {"channel_root": "/c", "origin": None, "wanted": {"n1": 2}}
@@ -29,16 +30,20 @@ class Queue:
     listed: list[JobRecord] = field(default_factory=list)
     kept: list[JobRecord] = field(default_factory=list)
     num_calls: int = 0
+    noted: list[JobRecord] = field(default_factory=list)
+    silence: str = ""
 
     def jobs(self) -> list[JobRecord]:
         self.num_calls += 1
         return list(self.listed)
 
     def accounting(self, job_ids: Sequence[str]) -> list[JobRecord]:
+        if self.silence:
+            raise CouldNotLookError(self.silence)
         return [job for job in self.kept if job.job_id in job_ids]
 
     def completion(self, job_ids: Sequence[str]) -> list[JobRecord]:
-        return []
+        return [job for job in self.noted if job.job_id in job_ids]
 
 
 def job(word: str, *, job_id: str = "17", name: str = NAME, **more: object) -> JobRecord:
@@ -113,6 +118,23 @@ def test_started_job_that_nobody_lists_is_lost_after_the_grace_and_never_a_succe
 def test_end_that_only_accounting_knows_counts(shelf: Shelf, tmp_path: Path) -> None:
     take(shelf, tmp_path, job_id="17")
     queue = Queue(kept=[job("TIMEOUT", ended_at_s=90.0)])
+    assert see(looker_of(queue, shelf), now_s=100.0).phase is GangPhase.PREEMPTED
+
+
+def test_end_that_only_a_silent_database_knows_is_awaited_however_long_it_takes(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, tmp_path, job_id="17")
+    queue = Queue(silence="sacct: Problem talking to the database: Connection refused")
+    looker = looker_of(queue, shelf)
+    for now_s in (100.0, 1000.0):
+        with pytest.raises(CouldNotLookError, match="talking to the database"):
+            see(looker, now_s=now_s)
+    queue.silence, queue.kept = "", [job("NODE_FAIL", ended_at_s=90.0)]
+    assert see(looker, now_s=1001.0).fault is FaultKind.NODE_LOST
+
+
+def test_end_that_the_completion_file_knows_needs_no_database(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, tmp_path, job_id="17")
+    queue = Queue(silence="sacct: Connection refused", noted=[job("TIMEOUT")])
     assert see(looker_of(queue, shelf), now_s=100.0).phase is GangPhase.PREEMPTED
 
 
