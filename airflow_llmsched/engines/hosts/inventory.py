@@ -58,12 +58,25 @@ def parse_hosts(plain: Sequence[Mapping[str, Any]], *, levels: Sequence[str]) ->
     ``divided`` are accelerators that are given out in slices (``engines.divided``).
     """
     hosts: dict[NodeId, Host] = {}
+    logins: dict[tuple[str, int], NodeId] = {}
     for index, each in enumerate(plain):
         host = _host(each, at=f"hosts[{index}]", levels=levels)
         if host.name in hosts:
             raise SpecError(path=f"hosts[{index}].name", value=host.name, hint="is another host's name as well")
+        if _is_stated(host):
+            # One machine under two names would give each of its accelerators to two ranks, or to two runs.
+            other = logins.setdefault((host.machine.address.lower(), host.machine.port), host.name)
+            if other != host.name:
+                hint = f"is where host {other} is logged in to as well: list a machine once, with all of its slots"
+                field = "login_address" if "login_address" in each else "address"
+                raise SpecError(path=f"hosts[{index}].{field}", value=host.machine.address, hint=hint)
         hosts[host.name] = host
     return tuple(hosts.values())
+
+
+def _is_stated(host: Host) -> bool:
+    """Whether whoever lists a host has it for good: a cloud may give a machine the address of one that it took."""
+    return not host.is_off and host.joins_until_s == -math.inf
 
 
 def _host(plain: Mapping[str, Any], *, at: str, levels: Sequence[str]) -> Host:

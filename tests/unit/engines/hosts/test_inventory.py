@@ -40,7 +40,7 @@ def test_host_may_be_listed_as_off_for_good() -> None:
 
 def test_host_may_have_terms_of_its_own() -> None:
     terms = {"usd_per_hour": 3, "failures_per_hour": 0.001, "data": ["/data/b", "/data/a"]}
-    plain, own = parse_hosts([PLAIN, {**PLAIN, "name": "h2", **terms}], levels=("host",))
+    plain, own = parse_hosts([PLAIN, {**PLAIN, "name": "h2", "address": "10.0.0.2", **terms}], levels=("host",))
     assert plain.terms == NodeTerms()
     assert own.terms == NodeTerms(usd_per_hour=3.0, failures_per_hour=0.001, data=("/data/a", "/data/b"))
 
@@ -81,6 +81,33 @@ def test_field_that_is_wrong_is_named_with_its_host(changed: dict[str, Any], fie
 def test_two_hosts_of_one_name_are_refused() -> None:
     with pytest.raises(SpecError, match="another host's name"):
         parse_hosts([PLAIN, PLAIN], levels=("host",))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "field"),
+    [
+        ({}, {}, "address"),
+        ({"address": "Gpu1.example.org"}, {"address": "gpu1.example.org"}, "address"),
+        ({"login_address": "gate"}, {"address": "10.0.0.2", "login_address": "gate"}, "login_address"),
+    ],
+)
+def test_machine_under_two_names_is_refused(first: dict[str, Any], second: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError, match="where host h1 is logged in to as well") as caught:
+        parse_hosts([{**PLAIN, **first}, {**PLAIN, "name": "h2", **second}], levels=("host",))
+    assert caught.value.path == f"hosts[1].{field}"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"login_address": "10.0.0.1", "address": "10.0.0.2", "port": 2222},
+        {"off": True},
+        {"joins_until_s": 5.0},
+    ],
+)
+def test_gateways_ports_and_addresses_that_a_cloud_gives_again_are_other_machines(second: dict[str, Any]) -> None:
+    for listed in ([PLAIN, {**PLAIN, "name": "h2", **second}], [{**PLAIN, "name": "h2", **second}, PLAIN]):
+        assert len(parse_hosts(listed, levels=("host",))) == 2
 
 
 def test_path_is_asked_for_where_there_is_more_than_one_level() -> None:
