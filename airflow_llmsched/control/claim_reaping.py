@@ -20,7 +20,7 @@ from airflow_llmsched.control.snapshots import Rebuilt, rebuild
 from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import InternalError, TransientError
+from airflow_llmsched.errors import InternalError, LlmschedError, TransientError
 from airflow_llmsched.ports import Clock, Engine, InventoryEngine, ObjectStore
 
 _OVER = {
@@ -115,7 +115,7 @@ class ClaimReaper:
                 self._ground.disown(claim)
         except MovedOnError as error:
             return ClaimReaped(run=run, is_gone=False, trouble=f"spared after all: {error}")
-        except TransientError as error:
+        except LlmschedError as error:  # such as records that were damaged since they were read
             return ClaimReaped(run=run, is_gone=False, trouble=f"not known to be gone: {error}")
         return self._ended(run)
 

@@ -5,6 +5,7 @@ A worker may stand still between its note and its submit, for as long as it take
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -16,6 +17,9 @@ from airflow_llmsched.errors import ObjectExistsError, StoreError
 from airflow_llmsched.ports import ObjectStore
 
 _NOTE = EffectPoint("intents.note")
+
+
+_NAME = re.compile(r"(.+)-g(\d+)-a(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +49,25 @@ class LaunchIntents:
         return at_s
 
     def noted(self) -> tuple[AttemptKey, ...]:
-        """Return every attempt noted. Raises ``StoreError``."""
-        return tuple(self._read(info.key).key for info in self._store.list(self._prefix))
+        """Return every attempt noted. Raises ``StoreError``.
+
+        Names alone tell, so that a damaged note keeps nobody from giving up what it and the others stand for.
+        """
+        return tuple(self._named(info.key) for info in self._store.list(self._prefix))
+
+    def _named(self, name: str) -> AttemptKey:
+        match = _NAME.fullmatch(name.removeprefix(self._prefix))
+        if match is None:
+            raise StoreError(f"{self._store.uri}/{name} is no note of a launch: remove it")
+        return AttemptKey(run=RunKey(match[1]), generation=int(match[2]), attempt=int(match[3]))
 
     def _read(self, name: str) -> _Note:
         try:
             return codec.from_json(_Note, self._store.get(name))
         except ValidationError as error:
-            raise StoreError(f"{self._store.uri}/{name} is damaged: what it stood for is unknown; remove it") from error
+            raise StoreError(
+                f"{self._store.uri}/{name} is damaged: since when it stands is unknown; remove it"
+            ) from error
 
 
 def preflight_intents(store: ObjectStore, run: RunKey) -> LaunchIntents:

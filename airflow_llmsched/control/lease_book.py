@@ -22,7 +22,7 @@ from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import LeaseId
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import AbandonedError, InternalError, ObjectExistsError, StoreError
+from airflow_llmsched.errors import AbandonedError, InternalError, ObjectExistsError, ObjectMissingError, StoreError
 from airflow_llmsched.ports import ObjectStore
 from airflow_llmsched.units import HOUR_S
 
@@ -104,6 +104,24 @@ class Rental:
         return max(0.0, until_s - self.intent.at_s) / HOUR_S * self.intent.num_nodes * self.intent.offer.usd_per_hour
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """What of a book can be read, for whoever must go on with that: to give back, to keep, to report.
+
+    ``rentals`` are oldest first; one whose end cannot be read is among them as if it had none. ``damage`` says which
+    records cannot be read, and why.
+    """
+
+    rentals: tuple[Rental, ...]
+    damage: tuple[str, ...] = ()
+
+    def whole(self) -> tuple[Rental, ...]:
+        """Return the rentals if none is missing, for whoever decides by them. Raises ``StoreError``."""
+        if self.damage:
+            raise StoreError("; ".join(self.damage))
+        return self.rentals
+
+
 R = TypeVar("R", RentalIntent, RentalEnd)
 
 
@@ -117,14 +135,34 @@ class LeaseBook:
 
     def rentals(self) -> tuple[Rental, ...]:
         """Return every rental, oldest first. Raises ``StoreError``, also for a damaged record."""
-        names = self._names()
-        return self._rentals(names, among=names)
+        return self.read().whole()
 
     def open(self) -> tuple[Rental, ...]:
-        """Return the rentals that have not ended, oldest first. Raises ``StoreError``."""
+        """Return the rentals that have not ended, oldest first. Raises ``StoreError``, also for a damaged record."""
+        return self.read_open().whole()
+
+    def read(self) -> Pages:
+        """Return every rental that can be read. Raises ``StoreError`` only where the book cannot be listed."""
+        names = self._names()
+        return self._pages(names, among=names)
+
+    def read_open(self) -> Pages:
+        """Return the rentals that have not ended and can be read. Raises ``StoreError`` as :meth:`read`."""
         names = self._names()
         over = {match[0].replace("/ended", "/intended") for match in self._matches(_ENDED, names)}
-        return self._rentals([name for name in names if name not in over], among=())
+        return self._pages([name for name in names if name not in over], among=())
+
+    def intent(self, key: LeaseKey) -> RentalIntent | None:
+        """Return what was noted under ``key``, whatever has become of other records. Raises ``StoreError``."""
+        try:
+            return self._read(RentalIntent, self._key(key, "intended"))
+        except ObjectMissingError:
+            return None
+
+    def is_open(self, key: LeaseKey) -> bool:
+        """Whether ``key`` is noted and has not ended, readable or not. Raises ``StoreError``."""
+        names, folder = self._names(), self._folder(key)
+        return f"{folder}/intended.json" in names and f"{folder}/ended.json" not in names
 
     def closed_at_s(self) -> float | None:
         """Return when the book was last closed (Unix seconds), None if it never was. Raises ``StoreError``."""
@@ -169,14 +207,26 @@ class LeaseBook:
     def _names(self) -> list[str]:
         return [info.key.removeprefix(self._prefix) for info in self._store.list(self._prefix)]
 
-    def _rentals(self, names: Sequence[str], *, among: Sequence[str]) -> tuple[Rental, ...]:
+    def _pages(self, names: Sequence[str], *, among: Sequence[str]) -> Pages:
         ended = {match.groups() for match in self._matches(_ENDED, among)}
-        found = []
+        found: list[Rental] = []
+        damage: list[str] = []
         for match in self._matches(_INTENDED, names):
             folder = f"{self._prefix}g{match[1]}-r{match[2]}"
-            end = self._read(RentalEnd, f"{folder}/ended.json") if match.groups() in ended else None
-            found.append(Rental(intent=self._read(RentalIntent, f"{folder}/intended.json"), end=end))
-        return tuple(found)
+            intent = self._readable(RentalIntent, f"{folder}/intended.json", damage)
+            if intent is not None:
+                end = self._readable(RentalEnd, f"{folder}/ended.json", damage) if match.groups() in ended else None
+                found.append(Rental(intent=intent, end=end))
+        return Pages(rentals=tuple(found), damage=tuple(damage))
+
+    def _readable(self, type_: type[R], key: str, damage: list[str]) -> R | None:
+        try:
+            return self._read(type_, key)
+        except ObjectMissingError:  # somebody removed it since it was listed
+            return None
+        except StoreError as error:
+            damage.append(str(error))
+            return None
 
     @staticmethod
     def _matches(pattern: re.Pattern[str], names: Iterable[str]) -> list[re.Match[str]]:
@@ -194,4 +244,8 @@ class LeaseBook:
         return record
 
     def _key(self, key: LeaseKey, name: str) -> str:
-        return f"{self._prefix}g{key.generation:04d}-r{key.rental:05d}/{name}.json"
+        return f"{self._prefix}{self._folder(key)}/{name}.json"
+
+    @staticmethod
+    def _folder(key: LeaseKey) -> str:
+        return f"g{key.generation:04d}-r{key.rental:05d}"

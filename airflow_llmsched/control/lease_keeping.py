@@ -55,7 +55,7 @@ class LeaseKeeper:
     def keep(self, books: Sequence[LeaseBook]) -> Mapping[RunKey, Kept]:
         """Look at all open leases, by one call of each cloud, and renew for another hold those that need it.
 
-        Raises nothing: a cloud, or a book, that cannot be asked keeps no other from being so.
+        Raises nothing: a cloud, a book, or a record of one, that cannot be asked keeps no other from being so.
         """
         leases: dict[RunKey, list[Lease]] = {book.run: [] for book in books}
         gone: dict[RunKey, list[LeaseKey]] = {book.run: [] for book in books}
@@ -83,15 +83,17 @@ class LeaseKeeper:
     def _look(
         self, name: tuple[str, str], rentals: Sequence[Rental], troubles: Mapping[RunKey, list[str]]
     ) -> list[tuple[Rental, Lease | None]]:
-        """Ask one cloud for all at once; where the answer cannot be understood, for each alone.
+        """Ask one cloud for all at once; where it does not answer, for each region, as only one of them may be down.
 
-        Of one machine it may say something that its adapter has no word for.
+        Where the answer cannot be understood, for each alone: of one machine a cloud may say something that its adapter
+        has no word for.
         """
         try:
             seen = self._clouds.named(*name).leases([each.intent.lease_id for each in rentals])
         except Exception as error:  # noqa: BLE001  (as above)
-            if len(rentals) > 1 and not isinstance(error, TransientError | SpecError):
-                return [pair for each in rentals for pair in self._look(name, [each], troubles)]
+            parts = _apart(rentals, error)
+            if len(parts) > 1:
+                return [pair for part in parts for pair in self._look(name, part, troubles)]
             for run in {each.intent.key.run for each in rentals}:
                 troubles[run].append(_words(error))
             return []
@@ -102,10 +104,23 @@ class LeaseKeeper:
         found: list[Rental] = []
         for book in books:
             try:
-                found += book.open()
+                pages = book.read_open()
             except TransientError as error:
                 troubles[book.run].append(str(error))
+            else:
+                found += pages.rentals
+                troubles[book.run] += pages.damage
         return found
+
+
+def _apart(rentals: Sequence[Rental], error: Exception) -> list[list[Rental]]:
+    """Return which rentals to ask for together after an error of asking for all."""
+    if isinstance(error, SpecError):  # such as options that open no cloud
+        return [list(rentals)]
+    regions: dict[str, list[Rental]] = {}
+    for each in rentals:
+        regions.setdefault(each.intent.offer.pool.region, []).append(each)
+    return list(regions.values()) if isinstance(error, TransientError) else [[each] for each in rentals]
 
 
 def _words(error: Exception) -> str:

@@ -85,21 +85,20 @@ class LeaseReaper:
         try:
             known = self._known(lease)
         except StoreError as error:
-            return Spare(reason=f"says not whose it is, and its run's book cannot be read: {error}")
+            return Spare(reason=f"says not whose it is, and its record in its run's book cannot be read: {error}")
         return judge_lease(known, deployment_id=self._deployment_id, now_s=self._clock.now_s())
 
     def _known(self, lease: Lease) -> Lease:
         """Return the lease with what its run's book says, where it is but disks and the like that say nothing."""
         if lease.origin is not None or lease.nodes:
             return lease
-        for rental in LeaseBook(self._store, lease.key.run).rentals():
-            intent = rental.intent
-            if intent.key == lease.key:
-                return replace(lease, origin=intent.origin, expires_at_s=max(lease.expires_at_s, intent.until_s))
-        return lease
+        intent = LeaseBook(self._store, lease.key.run).intent(lease.key)
+        if intent is None:
+            return lease
+        return replace(lease, origin=intent.origin, expires_at_s=max(lease.expires_at_s, intent.until_s))
 
     def _note(self, lease: Lease, reason: str) -> None:
         """Note the end in the run's book, where it has the lease open: so that its cost stops there."""
         book = LeaseBook(self._store, lease.key.run)
-        if any(rental.intent.key == lease.key for rental in book.open()):
+        if book.is_open(lease.key):
             book.end(lease.key, RentalEnding.RELEASED, reason=f"reaped: {reason}", at_s=self._clock.now_s())

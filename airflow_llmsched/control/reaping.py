@@ -28,7 +28,7 @@ from airflow_llmsched.control.snapshots import rebuild
 from airflow_llmsched.domain.gang import FoundGang, GangHandle
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import InternalError, TransientError
+from airflow_llmsched.errors import InternalError, LlmschedError, TransientError
 from airflow_llmsched.ports import ChannelWitness, Clock, Engine, ObjectStore
 
 _STOP = EffectPoint("reap.stop")
@@ -105,7 +105,7 @@ class Reaper:
             return self._reap(key, _by_run(self._engine.find_all()).get(key, ()))
         except MovedOnError as error:
             return Reaped(run_key=key, trouble=f"spared after all: {error}")
-        except TransientError as error:
+        except LlmschedError as error:  # such as records that were damaged since they were read
             return Reaped(run_key=key, trouble=f"not known to be gone: {error}")
 
     def _reap(self, key: RunKey, gangs: Sequence[FoundGang]) -> Reaped:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -161,10 +161,15 @@ class Renter:
         return self._clouds.of(rental).topology(lease)
 
     def give_up(self, purpose: str, *, reason: str) -> None:
-        """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``."""
-        for rental in self._book.open():
+        """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``.
+
+        Also ``StoreError``, once all else is done, for a damaged record: it may have been for the purpose.
+        """
+        pages = self._book.read_open()
+        for rental in pages.rentals:
             if rental.intent.purpose == purpose:
                 self._give_back(rental, reason)
+        pages.whole()
 
     def release(self, reason: str = "teardown", *, since_s: float | None = None) -> tuple[str, ...]:
         """Close the book and give back all that the run rented, in it or not. Returns the ids of what was still there.
@@ -175,7 +180,8 @@ class Renter:
 
         Raises:
             LeftoverError: names all that clouds did not remove.
-            CouldNotLookError: something could not be looked at, or its cloud not be opened; try again.
+            CouldNotLookError: something could not be looked at, or its cloud not be opened; try again. Or a record of
+                the book is damaged: a lease under the run's key is then given back only in a cloud that others name.
         """
         since_s = self._clock.now_s() if since_s is None else since_s
         released: list[str] = []
@@ -185,15 +191,20 @@ class Renter:
             self._book.close(at_s=since_s)
         except StoreError as error:  # a full disk keeps no machine: the caller comes again, and closes the book then
             unseen.append(str(error))
-        for rental in self._book.open():
+        pages = self._book.read_open()
+        unseen += pages.damage
+        for rental in pages.rentals:
             if rental.intent.since_s <= since_s:
                 self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
-        rentals = self._book.rentals()
-        later = {each.intent.lease_id for each in rentals if each.intent.since_s > since_s}
-        for name, options in by_cloud(rentals):
-            self._attempt(partial(self._release_found, name, options, later), released, left, unseen)
+        for name, options in by_cloud(self._book.read().rentals):
+            found: list[str] = []
+            self._attempt(partial(self._find_unknown, name, options, since_s), found, left, unseen)
+            for lease_id in found:
+                self._attempt(partial(self._release_found, name, options, LeaseId(lease_id)), released, left, unseen)
         if left:
-            raise LeftoverError(f"run {self._book.run} has left behind what its clouds do not remove", ids=left)
+            told = f"could not look at all that it rented ({'; '.join(unseen)}), and " if unseen else ""
+            message = f"run {self._book.run} {told}has left behind what its clouds do not remove"
+            raise LeftoverError(message, ids=tuple(dict.fromkeys(left)))
         if unseen:
             raise CouldNotLookError("; ".join(unseen))
         return tuple(dict.fromkeys(released))
@@ -267,7 +278,7 @@ class Renter:
         except (CapacityError, QuotaError, SpecError, AbandonedError) as error:
             self._book.end(intent.key, RentalEnding.REFUSED, reason=str(error), at_s=self._clock.now_s())
             raise
-        if any(each.intent.key == intent.key for each in self._book.open()):
+        if self._book.is_open(intent.key):
             return lease
         cloud.release(lease.id)  # the run was torn down while the cloud was asked
         raise AbandonedError(f"run {self._book.run} was torn down while lease {lease.id} was rented: it is given back")
@@ -294,13 +305,16 @@ class Renter:
         self._give_back(rental, reason)
         return [str(intent.lease_id)] if is_listed else []
 
-    def _release_found(self, name: str, options: str, later: Collection[LeaseId]) -> list[str]:
-        """Release what carries the run's key and is in no book: one that was lost, or another's of the same key."""
-        cloud = self._clouds.named(name, options)
-        found: list[LeaseId] = [lease.id for lease in cloud.find(self._book.run) if lease.id not in later]
-        for lease_id in found:
-            cloud.release(lease_id)
-        return [str(lease_id) for lease_id in found]
+    def _find_unknown(self, name: str, options: str, since_s: float) -> list[str]:
+        """Find what carries the run's key and is in no book: one that was lost, or another's of the same key."""
+        found = [lease.id for lease in self._clouds.named(name, options).find(self._book.run)]
+        # The book is read after the look: whoever rents notes it before it can be found.
+        later = {each.intent.lease_id for each in self._book.read().rentals if each.intent.since_s > since_s}
+        return [str(lease_id) for lease_id in found if lease_id not in later]
+
+    def _release_found(self, name: str, options: str, lease_id: LeaseId) -> list[str]:
+        self._clouds.named(name, options).release(lease_id)
+        return [str(lease_id)]
 
     @staticmethod
     def _attempt(act: Callable[[], list[str]], released: list[str], left: list[str], unseen: list[str]) -> None:

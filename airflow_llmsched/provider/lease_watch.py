@@ -19,7 +19,7 @@ from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.lease import NoticeKind
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import LlmschedError
+from airflow_llmsched.errors import LlmschedError, StoreError
 from airflow_llmsched.provider.channels import open_channel
 from airflow_llmsched.provider.clouds import open_cloud
 from airflow_llmsched.provider.executor import run_blocking
@@ -126,8 +126,9 @@ class LeasePasses:
             return
         self._gauged_s = time.monotonic()
         for watched in renting:
-            spend = open_renter(watched.scope).spend()
-            gauge_rentals(watched.scope.run_key, spend, num_open=len(open_book(watched.scope).open()))
+            with contextlib.suppress(StoreError):  # which the pass has said; the others are set
+                spend = open_renter(watched.scope).spend()
+                gauge_rentals(watched.scope.run_key, spend, num_open=len(open_book(watched.scope).open()))
 
 
 def _announced(kept: Kept) -> frozenset[NodeId]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_llmsched.control import events as ev
@@ -64,6 +65,7 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
     spec = _or_none(run_files.read_spec, scope)
     start_s = _start_s(scope, events, state)
     evaluation = _evaluation(scope, generation_start_s=start_s)
+    rented = open_book(scope).read()
     report = build_report(
         names=RunNames(
             run_key=scope.run_key,
@@ -86,8 +88,10 @@ def gather(scope: RunScope, *, end_s: float) -> RunReport:
         evaluation=evaluation,
         prices=_prices(launched),
         speed=_speed(spec, attempts),
-        rentals=open_book(scope).rentals(),
+        rentals=rented.rentals,
     )
+    damage = tuple(f"What was rented is not known in full: {each}" for each in rented.damage)
+    report = replace(report, notes=(*report.notes, *damage))
     return with_question(report, "" if state.phase.terminal else state.asks)
 
 

@@ -87,6 +87,12 @@ class LeaseHouse:
     def book(self) -> LeaseBook:
         return LeaseBook(self.store, self.run)
 
+    def damage(self, lease: Lease, record: str = "intended") -> str:
+        """Have one record of the book be torn. Returns its key."""
+        name = f"runs/{self.run}/leases/g{lease.key.generation:04d}-r{lease.key.rental:05d}/{record}.json"
+        self.store.put(name, self.store.get(name)[:-5])
+        return name
+
     def wanted(
         self,
         offers: Sequence[Offer] | None = None,

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_llmsched.control import claim_reaping
 from airflow_llmsched.control.arbiter_state import launch_number
 from airflow_llmsched.control.claim_reaping import ClaimReaper
 from airflow_llmsched.control.context import Succeeded
@@ -12,6 +14,7 @@ from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
 from airflow_llmsched.control.run_state import RunPhase
+from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import StoreError
@@ -165,6 +168,27 @@ def test_a_claim_that_is_taken_anew_while_it_is_reaped_is_a_trouble_with_a_reaso
     monkeypatch.setattr(house.engine, "abandon", slowly)
     reaped = house.reaper().reap(found)
     assert (reaped.is_gone, reaped.trouble) == (False, "it claims something anew: look again")
+
+
+def test_a_journal_that_is_damaged_while_its_claim_is_reaped_is_a_trouble_of_that_claim_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = house.start("a", 4, num_steps=400)
+    house.engine.stop(house.engine.live(tenant.key)[0], grace_s=1.0)
+    house.clock.sleep(7200.0)
+    house.word = AirflowWord.UNKNOWN
+    (found,) = house.reaper().look()
+    opening = claim_reaping.open_closing_driver
+
+    def damage(*arguments: Any, **named: Any) -> RunDriver:
+        house.store.put(f"runs/{tenant.key}/journal/00000001.json", b"x")
+        return opening(*arguments, **named)
+
+    monkeypatch.setattr(claim_reaping, "open_closing_driver", damage)
+    reaped = house.reaper().reap(found)
+    assert (reaped.is_gone, list(house.claims().claims)) == (False, [tenant.key])
+    assert reaped.trouble.startswith("not known to be gone: ")
+    assert "is not JSON" in reaped.trouble
 
 
 def test_what_is_held_of_machines_that_the_reapers_engine_does_not_list_is_spared(house: House, tmp_path: Path) -> None:

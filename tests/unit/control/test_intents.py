@@ -33,12 +33,20 @@ def test_notes_of_one_run_are_not_those_of_another() -> None:
     assert evaluation_intents(store, EVALUATION).noted() == ()
 
 
-def test_damaged_note_is_never_taken_for_none() -> None:
+def test_damaged_note_still_says_what_was_about_to_be_launched_but_not_since_when() -> None:
     store = MemoryStore()
     evaluation_intents(store, RUN).note(FIRST, at_s=1.0)
     (name,) = store.objects
     store.objects[name] = b"{"
+    assert evaluation_intents(store, RUN).noted() == (FIRST,)
     with pytest.raises(StoreError, match=FIRST.name):
+        evaluation_intents(store, RUN).note(FIRST, at_s=2.0)
+
+
+def test_what_is_no_note_is_never_taken_for_none() -> None:
+    store = MemoryStore()
+    store.put(f"runs/{RUN}/evaluation-launches/{FIRST.name}.json.copy", b"{}")
+    with pytest.raises(StoreError, match=r"\.copy is no note of a launch"):
         evaluation_intents(store, RUN).noted()
 
 

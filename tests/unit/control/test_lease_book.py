@@ -128,3 +128,50 @@ def test_a_rental_costs_its_price_from_the_intent_to_the_end_and_a_refused_one_n
     assert cost_usd(None) == pytest.approx(2 * 2 * 40.0)
     assert cost_usd(ended(RentalEnding.RELEASED)) == pytest.approx(2 * 40.0)
     assert cost_usd(ended(RentalEnding.REFUSED)) == 0.0
+
+
+def torn(store: MemoryStore, key: LeaseKey, record: str) -> str:
+    (name,) = [each for each in store.objects if each.endswith(f"r{key.rental:05d}/{record}.json")]
+    store.objects[name] = store.objects[name][:-5]
+    return name
+
+
+def test_what_can_be_read_beside_a_damaged_record_is_read_and_the_record_named(
+    store: MemoryStore, book: LeaseBook
+) -> None:
+    first, second, third = intend(book), intend(book), intend(book)
+    book.end(third.key, RentalEnding.RELEASED, reason="done", at_s=200.0)
+    noted, ended = torn(store, first.key, "intended"), torn(store, third.key, "ended")
+    pages = book.read_open()
+    assert pages.rentals == (Rental(intent=second),)
+    assert [noted in words for words in pages.damage] == [True]
+    pages = book.read()
+    assert [(each.intent, each.end) for each in pages.rentals] == [(second, None), (third, None)]
+    assert [name in words for name, words in zip((noted, ended), pages.damage, strict=True)] == [True, True]
+    with pytest.raises(StoreError, match=ended):
+        book.rentals()
+
+
+def test_one_record_is_read_whatever_has_become_of_the_others(store: MemoryStore, book: LeaseBook) -> None:
+    first, second = intend(book), intend(book)
+    torn(store, first.key, "intended")
+    assert book.intent(second.key) == second
+    assert book.intent(LeaseKey(run=RUN, generation=0, rental=3)) is None
+    with pytest.raises(StoreError, match="is damaged"):
+        book.intent(first.key)
+    assert [book.is_open(key) for key in (first.key, second.key)] == [True, True]
+    book.end(first.key, RentalEnding.RELEASED, reason="done", at_s=200.0)
+    assert [book.is_open(key) for key in (first.key, second.key)] == [False, True]
+    assert not book.is_open(LeaseKey(run=RUN, generation=0, rental=3))
+
+
+def test_a_record_that_is_removed_while_the_book_is_read_is_no_damage(store: MemoryStore, book: LeaseBook) -> None:
+    first, second = intend(book), intend(book)
+    get = store.get
+
+    def get_late(key: str) -> bytes:
+        store.objects.pop(next((each for each in store.objects if f"r{first.key.rental:05d}" in each), ""), None)
+        return get(key)
+
+    store.get = get_late  # type: ignore[method-assign]
+    assert book.open() == (Rental(intent=second),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseId, NodeNotice, NoticeKind
-from airflow_llmsched.errors import InternalError
+from airflow_llmsched.errors import CouldNotLookError, InternalError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, OTHER_RUN, RUN
 from tests.support.lease_house import LeaseHouse
-from tests.support.sim_cloud import SimCloudHarness
+from tests.support.sim_cloud import SimCloudHarness, sim_pool
 
 
 @pytest.fixture
@@ -109,6 +110,37 @@ def test_a_damaged_book_is_a_trouble_of_its_run_alone(house: LeaseHouse, other: 
     kept = keep_both(house, other)
     assert "is damaged" in kept[RUN].troubles[0]
     assert [lease.id for lease in kept[OTHER_RUN].leases] == [theirs.id]
+
+
+def test_a_damaged_record_is_a_trouble_and_the_runs_other_leases_are_renewed(house: LeaseHouse) -> None:
+    damaged, other = rent(house), house.renter().rent(replace(house.wanted(), purpose="another"))
+    name = house.damage(damaged)
+    house.harness.advance(LEASE_S * 0.6)
+    kept = house.keep()
+    assert [(lease.id, lease.expires_at_s) for lease in kept.leases] == [(other.id, house.harness.now_s() + LEASE_S)]
+    assert (kept.gone, [name in words for words in kept.troubles]) == ((), [True])
+
+
+def test_a_region_that_does_not_answer_keeps_no_lease_in_another_from_being_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = LeaseHouse(SimCloudHarness(sim_pool("a", region="sim-east"), sim_pool("b", region="sim-west")))
+    east, west = (
+        house.renter().rent(replace(house.wanted([pool]), purpose=pool.pool.region))
+        for pool in (house.harness.offer(), house.harness.spot_offer())
+    )
+    house.harness.advance(LEASE_S * 0.6)
+    leases = house.harness.cloud.leases
+
+    def down(ids: Sequence[LeaseId]) -> Mapping[LeaseId, Lease]:
+        if east.id in ids:
+            raise CouldNotLookError("sim-east does not answer")
+        return leases(ids)
+
+    monkeypatch.setattr(house.harness.cloud, "leases", down)
+    kept = house.keep()
+    assert [(lease.id, lease.expires_at_s) for lease in kept.leases] == [(west.id, house.harness.now_s() + LEASE_S)]
+    assert (kept.gone, kept.troubles) == ((), ("sim-east does not answer",))
 
 
 @pytest.mark.parametrize("call", ["leases", "renew"])

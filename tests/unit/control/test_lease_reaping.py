@@ -88,6 +88,21 @@ def test_a_reaped_lease_is_gone_and_its_rental_over(house: LeaseHouse, lease: Le
     assert "reaped: expired 60 s ago" in rental.end.reason
 
 
+def test_a_damaged_record_of_another_lease_keeps_none_from_the_reaper(
+    house: LeaseHouse, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = house.renter().rent(replace(house.wanted(), purpose="another"))
+    house.damage(other)
+    left = anonymous(lease, with_nodes=False)
+    monkeypatch.setattr(house.harness.cloud, "find_all", lambda: [left, other])
+    monkeypatch.setattr(house.harness.cloud, "leases", lambda ids: {each.id: each for each in (left, other)})
+    house.harness.advance(LEASE_S + SKEW_S)
+    assert house.reap_once() == [lease.id, other.id]
+    assert house.harness.billed() == frozenset()
+    assert not house.book().is_open(lease.key)
+    assert not house.book().is_open(other.key)
+
+
 def test_one_that_was_renewed_since_it_was_condemned_is_spared(house: LeaseHouse, lease: Lease) -> None:
     house.harness.advance(LEASE_S + SKEW_S)
     (finding,) = reaper_of(house).look()

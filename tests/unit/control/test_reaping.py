@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control import reaping
 from airflow_llmsched.control.context import Watch
-from airflow_llmsched.control.intents import evaluation_intents
+from airflow_llmsched.control.intents import evaluation_intents, side_intents
 from airflow_llmsched.control.journal import Journal, list_runs
 from airflow_llmsched.control.reaper import AirflowWord, Reap, Spare
 from airflow_llmsched.control.reaping import Finding
@@ -254,6 +256,24 @@ def test_gang_that_does_not_end_is_reported(house: ReapedHouse, monkeypatch: pyt
     reaped = house.reaper().reap(finding)
     assert reaped.stopped == ()
     assert f"still alive: {handle.key.name}" in reaped.trouble
+
+
+def test_a_journal_that_is_damaged_while_its_run_is_reaped_is_a_trouble_of_that_run_alone(
+    house: ReapedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = house.orphan()
+    finding = only(house)
+    abandon, key = side_intents, f"runs/{RUN}/journal/00000001.json"
+
+    def damage(*arguments: Any) -> tuple[AttemptKey, ...]:
+        house.store.put(key, b"x")
+        return abandon(*arguments)
+
+    monkeypatch.setattr(reaping, "side_intents", damage)
+    reaped = house.reaper().reap(finding)
+    assert (reaped.stopped, phase_of(house, handle)) == ((), GangPhase.RUNNING)
+    assert reaped.trouble.startswith("not known to be gone: ")
+    assert "is not JSON" in reaped.trouble
 
 
 def test_reaper_that_died_half_way_is_finished_by_the_next(house: ReapedHouse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from airflow_llmsched.control.lease_book import RentalEnding, RentalIntent
 from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.domain.capacity import Offer
-from airflow_llmsched.domain.identity import LeaseKey
+from airflow_llmsched.domain.identity import LeaseKey, RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
 from airflow_llmsched.domain.topology import NodeTerms
 from airflow_llmsched.domain.workload import CapacityType
@@ -339,3 +339,102 @@ def test_only_leases_that_run_whole_are_active_and_their_cloud_says_where(house:
     assert {node.id for node in house.renter().topology(active).nodes} == {node.id for node in active.nodes}
     house.harness.preempt(active.nodes[0].id)
     assert house.renter().active() == ()
+
+
+def rent_thrice(house: LeaseHouse) -> list[Lease]:
+    purposes = ("train", "another", "third")
+    return [house.renter().rent(replace(house.wanted(offers(house)[:1]), purpose=each)) for each in purposes]
+
+
+@pytest.mark.parametrize("nth", [0, 1, 2])
+def test_a_damaged_record_keeps_no_lease_from_being_given_back_and_fails_the_release(
+    house: LeaseHouse, nth: int
+) -> None:
+    leases = rent_thrice(house)
+    name = house.damage(leases[nth])
+    for _ in range(2):  # and it stays to be seen
+        with pytest.raises(CouldNotLookError, match=f"{name} is damaged"):
+            house.renter().release()
+        assert house.harness.billed() == frozenset()  # its own lease says the run's key, in a cloud that others name
+    assert [each.intent.lease_id for each in house.book().read().rentals if each.end is None] == []
+
+
+def test_a_damaged_end_of_a_rental_keeps_no_lease_and_is_no_trouble(house: LeaseHouse) -> None:
+    gone, *others = rent_thrice(house)
+    house.renter().give_up("train", reason="x")
+    house.damage(gone, "ended")
+    assert set(house.renter().release()) == {lease.id for lease in others}
+    assert house.harness.billed() == frozenset()
+
+
+def test_a_release_that_leaves_something_behind_says_as_well_what_it_could_not_read(house: LeaseHouse) -> None:
+    damaged, *_ = rent_thrice(house)
+    name = house.damage(damaged)
+    house.harness.refuse_removal(num_calls=100)
+    with pytest.raises(
+        LeftoverError, match=f"(?s){name} is damaged.*left behind what its clouds do not remove: sim-"
+    ) as failed:
+        house.renter().release()
+    assert sorted(failed.value.ids) == sorted(house.harness.billed())
+
+
+def test_a_lease_in_no_book_that_cannot_be_removed_keeps_no_other_of_them(
+    house: LeaseHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = rent_thrice(house)
+    for lease in leases[:2]:
+        house.store.delete(house.damage(lease))
+    release = house.harness.cloud.release
+
+    def stumbling(lease_id: LeaseId) -> None:
+        if lease_id == leases[0].id:
+            raise KeyError("zone")
+        release(lease_id)
+
+    monkeypatch.setattr(house.harness.cloud, "release", stumbling)
+    with pytest.raises(CouldNotLookError, match="zone"):
+        house.renter().release()
+    assert house.harness.billed() == frozenset(str(node.id) for node in leases[0].nodes)
+
+
+def test_what_is_rented_while_a_late_teardown_looks_is_left_alone(
+    house: LeaseHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rent(house)
+    since_s = house.harness.now_s()
+    house.harness.advance(100.0)
+    find, rented = house.harness.cloud.find, []
+
+    def find_late(run: RunKey) -> Sequence[Lease]:
+        if not rented:
+            rented.append(rent(house, generation=1))
+        return find(run)
+
+    monkeypatch.setattr(house.harness.cloud, "find", find_late)
+    house.renter().release(since_s=since_s)
+    assert house.harness.billed() == frozenset(str(node.id) for node in rented[0].nodes)
+
+
+def test_what_is_given_up_beside_a_damaged_record_is_given_back_before_that_is_said(house: LeaseHouse) -> None:
+    first, second, _ = rent_thrice(house)
+    name = house.damage(first)
+    with pytest.raises(StoreError, match=f"{name} is damaged"):
+        house.renter().give_up("another", reason="x")
+    assert not house.book().is_open(second.key)
+    assert len(house.harness.billed()) == 4
+
+
+def test_a_record_that_is_damaged_while_a_cloud_is_asked_costs_no_lease_that_came(
+    house: LeaseHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = rent(house)
+    acquire = house.harness.cloud.acquire
+
+    def acquire_late(*arguments: Any, **named: Any) -> Lease:
+        house.damage(first)
+        return acquire(*arguments, **named)
+
+    monkeypatch.setattr(house.harness.cloud, "acquire", acquire_late)
+    lease = house.renter().rent(replace(house.wanted(offers(house)), purpose="another"))
+    assert house.book().is_open(lease.key)
+    assert len(house.harness.billed()) == 4

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 
 import pytest
 
 from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.journal import JournalError
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.engines.local.engine import LocalEngine
-from airflow_llmsched.errors import CouldNotLookError, LeftoverError, SpecError
+from airflow_llmsched.errors import CouldNotLookError, LeftoverError, LlmschedError, SpecError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.evaluation_run import open_evaluation
 from airflow_llmsched.provider.gang_release import release_run
@@ -126,3 +128,53 @@ def test_a_teardown_that_set_out_before_the_run_was_begun_anew_leaves_it_alone(s
     assert len(slow.live()) == 1
     assert sim_cloud.billed()
     _release(slow)
+
+
+def test_a_damaged_record_of_the_lease_book_fails_the_release_and_keeps_no_machine_and_no_gang(slow, sim_cloud):
+    slow.run("provision")
+    slow.defer("run_gang")
+    (record,) = slow.state_root.glob("runs/*/leases/*/intended.json")
+    other = record.parent.with_name("g0000-r00002")
+    shutil.copytree(record.parent, other)
+    (other / "intended.json").write_bytes(b"{")
+    with pytest.raises(CouldNotLookError, match=r"g0000-r00002/intended\.json is damaged"):
+        _release(slow)
+    assert not sim_cloud.billed()
+    assert not slow.live()
+
+
+def test_a_damaged_journal_fails_the_release_and_keeps_no_gang_beside_the_training(evaluating):
+    _damage(evaluating, "runs/*/journal/*.json")
+    with pytest.raises(JournalError, match="is not JSON"):
+        _release(evaluating)
+    assert not evaluating.live(evaluating.scope.evaluation_key)
+
+
+def test_a_damaged_note_of_a_launch_keeps_no_gang(evaluating):
+    _damage(evaluating, "runs/*/evaluation-launches/*.json")
+    assert _release(evaluating) == (f"{evaluating.scope.evaluation_key}-g0-a1",)
+
+
+@pytest.mark.parametrize("pattern", ["arbiter-machines/records/*.json", "arbiter/*/records/*.json"])
+def test_a_damaged_record_of_what_all_runs_claim_fails_the_release_and_keeps_no_gang(slow, pattern):
+    slow.defer("run_gang")
+    _damage(slow, pattern)
+    with pytest.raises(LlmschedError, match="is damaged"):
+        _release(slow)
+    assert not slow.live()
+
+
+@pytest.fixture
+def evaluating(make_pipeline):
+    """A run of which an evaluation is alive."""
+    pipeline = make_pipeline(evaluation={"command": python_sleeping()}).prepare()
+    settings = GangSettings(scope=pipeline.scope, engine="local", engine_options=pipeline.options)
+    open_evaluation(settings, checkpoint="/checkpoints/step-00000006").start()
+    return pipeline
+
+
+def _damage(pipeline, pattern):
+    found = list(pipeline.state_root.glob(pattern))
+    assert found
+    for path in found:
+        path.write_bytes(b"{")

@@ -125,6 +125,21 @@ def test_what_is_wrong_is_said_once_for_as_long_as_it_lasts(renting, sim_cloud, 
     assert caplog.text.count("does not answer") == 1
 
 
+def test_a_damaged_record_is_said_once_and_what_can_be_read_is_renewed(renting, sim_cloud, caplog):
+    _grow_old(renting, sim_cloud)
+    (record,) = renting.state_root.glob("runs/*/leases/*/intended.json")
+    damaged = record.parent.with_name("g0000-r00002") / record.name
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"{")
+    passes = LeasePasses()
+    for _ in range(3):
+        assert passes.make([Watched(scope=renting.scope)]) == PASS_EVERY_S
+    damaged.unlink()
+    assert _is_renewed(renting, sim_cloud)
+    assert caplog.text.count(f"{damaged} is damaged") == 1
+    assert "trying again" not in caplog.text
+
+
 def test_after_trouble_the_cloud_is_opened_anew_for_its_credentials_may_have_changed(renting, sim_cloud, monkeypatch):
     opened = []
     load = open_clouds.load

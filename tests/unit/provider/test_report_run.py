@@ -164,3 +164,12 @@ def test_what_a_run_has_rented_is_on_its_report_and_goes_to_xcom(pipeline, sim_c
     assert report.rented_usd == pytest.approx(12.0, rel=0.01)
     assert (report.num_rentals, report.usd) == (1, 0.0)
     assert write_report(pipeline.scope, end_s=end_s)["rented_usd"] == report.rented_usd
+
+
+def test_a_damaged_record_of_what_was_rented_leaves_a_note_and_no_error(pipeline, sim_cloud):
+    pipeline.run("provision")
+    (record,) = pipeline.state_root.glob("runs/*/leases/*/intended.json")
+    record.write_bytes(b"{")
+    report = gather(pipeline.scope, end_s=time.time())
+    assert report.rented_usd is None
+    assert f"{record} is damaged" in report.notes[-1]
