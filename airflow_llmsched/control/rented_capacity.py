@@ -27,7 +27,7 @@ from airflow_llmsched.planner.market.mixed_ways import with_mixes
 from airflow_llmsched.planner.market.modes import ModeSet, seconds_of
 from airflow_llmsched.planner.market.offers import NO_WEIGHTS, Weights
 from airflow_llmsched.planner.market.rental import Holding, RentalView
-from airflow_llmsched.planner.market.rental_ways import Stock, Way, mode_set, spot_stocks, ways_of
+from airflow_llmsched.planner.market.rental_ways import Stock, Way, mode_set, spot_stocks, unit_usd_per_hour, ways_of
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.planner.market.within_budget import soonest_s
@@ -269,7 +269,7 @@ class RentedCapacity:
         )
         left_usd = max_usd - self._renter.spent_usd()
         terms = modes.modes[0].terms
-        budget_s = seconds_of(left_usd, gang_usd_per_hour=ways[0].demand_usd_per_hour)
+        budget_s = seconds_of(left_usd, gang_usd_per_hour=unit_usd_per_hour(ways))
         within_s = soonest_s(self._hazards, terms, budget_s=budget_s)
         if within_s is None:
             cheapest = f"{ways[0].describe()} for {terms.work_s / HOUR_S:.3g} h"

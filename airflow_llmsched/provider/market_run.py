@@ -43,7 +43,9 @@ def take_snapshot(clouds: Mapping[str, Mapping[str, Any]], shapes: Sequence[str]
             continue
         priced = [offer for offer in offered if math.isfinite(offer.usd_per_hour)]
         rejections["without a price"] += len(offered) - len(priced)
-        offers += priced
+        sold = [offer for offer in priced if offer.usd_per_hour > 0]
+        rejections["that cost nothing, which whoever has them says itself"] += len(priced) - len(sold)
+        offers += sold
     if len(failures) == len(clouds):
         raise CouldNotLookError(f"no cloud could be asked: {'; '.join(failures)}")
     rejections.update(f"of a whole cloud ({failure})" for failure in failures)

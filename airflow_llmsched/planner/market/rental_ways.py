@@ -113,13 +113,18 @@ def spot_stocks(ways: Sequence[Way]) -> tuple[Stock, ...]:
     return tuple(Stock.of(quote) for way in ways for quote in way.spot)
 
 
+def unit_usd_per_hour(ways: Sequence[Way]) -> float:
+    """Return what an hour costs of that in seconds of which costs are counted: above 0, for capacity that is free."""
+    return max(ways[0].demand_usd_per_hour, _LEAST_RATIO)
+
+
 def mode_set(ways: Sequence[Way], *, time_s: float, work_ratio: float, changeover_s: float) -> ModeSet:
     """Return the ways as modes of the same number each, for a run that has ``work_ratio`` of its work before it."""
     first = ways[0]
     base = SpotTerms(
         time_s=time_s, work_s=max(1.0, first.work_s * work_ratio), changeover_s=changeover_s, spot_ratio=1.0
     )
-    usd_per_hour = max(first.demand_usd_per_hour, _LEAST_RATIO)
+    usd_per_hour = unit_usd_per_hour(ways)
     modes, num_before = [], 0
     for way in ways:
         terms = reshaped(

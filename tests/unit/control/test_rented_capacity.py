@@ -249,6 +249,14 @@ def test_money_that_pays_for_no_way_is_said_at_once_and_nothing_is_rented(tmp_pa
     assert not house.book().rentals()
 
 
+def test_own_machines_that_cost_nothing_are_taken_at_once_for_any_sum(tmp_path: Path) -> None:
+    house = RentedHouse(tmp_path, deadline_s=None, max_usd=0.01)
+    house.price("owned", 0.0)
+    assert isinstance(house.run(before_look=house.at()), Succeeded)
+    assert house.where() == ["owned"]
+    assert house.renter().spent_usd() == 0.0
+
+
 def test_a_policy_without_date_and_sum_is_refused(tmp_path: Path) -> None:
     house = RentedHouse(tmp_path, deadline_s=None)
     outcome = house.run(before_look=house.at())

@@ -37,6 +37,15 @@ def test_an_offer_without_a_price_is_left_out_and_counted(store, sim_cloud):
     assert taken["rejections"] == {"without a price": 1}
 
 
+def test_own_machines_that_cost_nothing_keep_no_price_of_another_from_the_snapshot(store, sim_cloud):
+    sim_cloud.pools[0].offer = replace(sim_cloud.pools[0].offer, usd_per_hour=0.0)
+    taken = _take()
+    assert taken["num_offers"] == 1
+    assert taken["rejections"] == {"that cost nothing, which whoever has them says itself": 1}
+    (offer,) = SnapshotPrices(store).offers(now_s=time.time()).offers
+    assert offer.usd_per_hour == 12.0
+
+
 def test_a_cloud_that_does_not_answer_hides_no_other(store, sim_cloud, monkeypatch):
     open_cloud = market_run.open_cloud
 
