@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement
 from airflow_llmsched.domain.prices import PricedOffers
+from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
 from airflow_llmsched.planner.market.offers import OfferTable, Weights, rank
@@ -16,6 +17,7 @@ from airflow_llmsched.ports import Cloud, PriceSource
 
 TOO_DEAR = "above the highest price allowed"
 TO_BE_BOUGHT = "to be bought first"
+LATER = "that begin later"
 
 
 class CloudSource:
@@ -97,22 +99,31 @@ def survey_market(
     max_usd_per_hour: float | None = None,
     energy: EnergyTerms = NO_ENERGY,
 ) -> Survey:
-    """Return what there could be, for who may wait for it: as :func:`ask_market`, whatever is free, by no deadline."""
+    """Return what there could be, for who may wait for it: as :func:`ask_market`, whatever is free, by no deadline.
+
+    What is reserved counts from its begin on, and with what is free of it: no more nodes come than were reserved, and
+    at its price, which may be nothing, all else would look dear.
+    """
     sources = [CloudSource(cloud, need) for cloud in clouds]
     priced = merge(sources).offers(now_s=now_s)
     known = energy.filled(_known(sources, priced))
     boundless = replace(need, deadline_s=None)
-    limitless = [replace(offer, num_nodes=None) for offer in known]
+    begun = [offer for offer in known if offer.purchase is not None or (offer.starts_at_s or 0.0) <= now_s]
+    is_reserved = [offer.pool.capacity_type is CapacityType.RESERVED for offer in begun]
+    limitless = [
+        offer if stays else replace(offer, num_nodes=None) for offer, stays in zip(begun, is_reserved, strict=True)
+    ]
+    left_out = Counter(priced.rejections) + Counter({LATER: len(known) - len(begun)})
     market = _ranked(
         limitless,
-        priced,
+        replace(priced, rejections=dict(left_out)),
         boundless,
         now_s=now_s,
         max_usd_per_hour=max_usd_per_hour,
         limit=None,
         weights=energy.weights,
     )
-    return Survey(market=market, room={offer.pool: offer.num_nodes for offer in known})
+    return Survey(market=replace(market, num_offers=len(known)), room=_room(begun))
 
 
 def ask_market(
@@ -143,6 +154,15 @@ def ask_market(
         limit=limit,
         weights=energy.weights,
     )
+
+
+def _room(offers: Sequence[Offer]) -> Mapping[Pool, int | None]:
+    """Return how many nodes each pool has together: a pool may have several reservations, and a lease is in one."""
+    room: dict[Pool, int | None] = {}
+    for offer in offers:
+        known = room.get(offer.pool, 0)
+        room[offer.pool] = None if known is None or offer.num_nodes is None else max(known, offer.num_nodes)
+    return room
 
 
 def _known(sources: Sequence[CloudSource], priced: PricedOffers) -> list[Offer]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from airflow_llmsched.control.renting import Renter
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import Lease, LeaseState, NoticeKind
+from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.planner.market.rental_ways import Stock
 
 
@@ -39,6 +40,11 @@ class Part:
     def stock(self) -> Stock:
         """Return what it is of."""
         return Stock(pool=self.lease.pool, num_nodes=self.lease.num_nodes)
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it is of a reservation, which has so many nodes and no more."""
+        return self.lease.pool.capacity_type is CapacityType.RESERVED
 
     @property
     def is_of_use(self) -> bool:

@@ -220,7 +220,8 @@ class RentedCapacity:
     def _held_quotes(self, held: Parts, listed: Sequence[Quote]) -> list[Quote]:
         """Return what the run holds and no cloud lists: they list only what others could have.
 
-        They are quotes of whole gangs, at the price at which the parts were rented.
+        They are quotes of whole gangs, at the price at which the parts were rented. Of what is reserved and kept there
+        may be no more: it is no price of the whole gang.
         """
         counts = {part.stock.num_nodes for part in held.all[:1]} | {sum(part.stock.num_nodes for part in held.all)}
         known = {Stock.of(quote) for quote in listed}
@@ -229,6 +230,7 @@ class RentedCapacity:
             for part in held.all
             for num_nodes in sorted(counts)
             if Stock(pool=part.lease.pool, num_nodes=num_nodes) not in known
+            and (num_nodes == part.stock.num_nodes or part is held.more or not part.is_reserved)
         ]
 
     def _quote(self, part: Part, num_nodes: int) -> Quote:

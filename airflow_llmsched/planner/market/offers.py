@@ -91,7 +91,8 @@ class OfferTable:
     ends_at_s_M: FloatArray
     energy_usd_per_hour_M: FloatArray
     carbon_g_per_hour_M: FloatArray
-    pointless_spot_M: BoolArray
+    place_M: IntArray
+    """Which cloud, region and shape together, as a code."""
 
     @classmethod
     def of(cls, offers: Sequence[Offer]) -> OfferTable:
@@ -122,7 +123,7 @@ class OfferTable:
             ends_at_s_M=numbers(lambda each: each.ends_at_s, default=np.inf),
             energy_usd_per_hour_M=numbers(lambda each: each.energy_usd_per_hour, default=np.nan),
             carbon_g_per_hour_M=numbers(lambda each: each.carbon_g_per_hour, default=np.nan),
-            pointless_spot_M=_pointless_spot_M(_joint(cloud, region, shape), capacity_type, usd_per_hour_M),
+            place_M=_joint(cloud, region, shape),
         )
 
 
@@ -214,7 +215,7 @@ class _Costs:
             ("of another vendor", allowed(table.vendor, wish.vendors)),
             ("of another capacity type", allowed(table.capacity_type, wish.capacity_types)),
             ("without a price", np.isfinite(table.usd_per_hour_M)),
-            ("of spot capacity that costs no less than on-demand there", ~table.pointless_spot_M),
+            ("of spot capacity that costs no less than on-demand there", ~_pointless_spot_M(table, self.num_nodes_M)),
             ("whose electricity is not known", told(table.energy_usd_per_hour_M, weights.usd_per_energy_usd)),
             ("whose carbon is not known", told(table.carbon_g_per_hour_M, weights.usd_per_carbon_g)),
             ("with too few nodes", table.num_nodes_M >= self.num_nodes_M),
@@ -252,10 +253,15 @@ class _Costs:
         return stage_s_M, egress_usd_M
 
 
-def _pointless_spot_M(place_M: IntArray, capacity_type: Words, usd_per_hour_M: FloatArray) -> BoolArray:
-    """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud."""
-    is_spot_M = capacity_type.among({CapacityType.SPOT})
-    is_demand_M = capacity_type.among({CapacityType.ON_DEMAND}) & np.isfinite(usd_per_hour_M)
+def _pointless_spot_M(table: OfferTable, num_nodes_M: FloatArray) -> BoolArray:
+    """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud.
+
+    On-demand capacity that has too few nodes, or no quota, is nothing to take instead.
+    """
+    place_M, usd_per_hour_M = table.place_M, table.usd_per_hour_M
+    is_spot_M = table.capacity_type.among({CapacityType.SPOT})
+    is_demand_M = table.capacity_type.among({CapacityType.ON_DEMAND}) & np.isfinite(usd_per_hour_M)
+    is_demand_M &= table.num_nodes_M >= num_nodes_M
     demand_P = np.full(int(place_M.max(initial=-1)) + 1, np.inf)
     np.minimum.at(demand_P, place_M[is_demand_M], usd_per_hour_M[is_demand_M])
     return np.asarray(is_spot_M & (usd_per_hour_M >= demand_P[place_M]))

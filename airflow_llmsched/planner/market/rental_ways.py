@@ -114,8 +114,11 @@ def spot_stocks(ways: Sequence[Way]) -> tuple[Stock, ...]:
 
 
 def unit_usd_per_hour(ways: Sequence[Way]) -> float:
-    """Return what an hour costs of that in seconds of which costs are counted: above 0, for capacity that is free."""
-    return max(ways[0].demand_usd_per_hour, _LEAST_RATIO)
+    """Return what an hour costs of that in seconds of which costs are counted: the first way, on demand.
+
+    Where that is free, the first that is not: against nothing, to be late would cost nothing either.
+    """
+    return next((usd for way in ways if (usd := way.demand_usd_per_hour) > _LEAST_RATIO), _LEAST_RATIO)
 
 
 def mode_set(ways: Sequence[Way], *, time_s: float, work_ratio: float, changeover_s: float) -> ModeSet:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.control.market import TO_BE_BOUGHT, Market, ask_market, survey_market
+from airflow_llmsched.control.market import LATER, TO_BE_BOUGHT, Market, ask_market, survey_market
 from airflow_llmsched.domain.capacity import Offer, Purchase, Requirement, ShapeNeed
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.workload import CapacityType
@@ -126,6 +126,34 @@ def test_a_policy_does_not_fall_back_on_what_has_to_be_bought_first() -> None:
     survey = survey_market(NEED, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
     assert survey.market.quotes == ()
     assert survey.market.asks
+
+
+def test_a_policy_counts_on_no_more_of_a_reservation_than_is_free_and_on_none_before_it_begins() -> None:
+    """At its price, which may be nothing, on-demand capacity would seem to cost as little."""
+    small, large, later = (
+        sim_pool(zone, usd_per_hour=0.0, num_free=num_free, capacity_type=CapacityType.RESERVED)
+        for zone, num_free in (("small", 1), ("large", 3), ("later", 3))
+    )
+    harness = SimCloudHarness(sim_pool("a", num_free=0), small, large, later)
+    later.offer = replace(later.offer, starts_at_s=harness.now_s() + 3600.0)
+    survey = survey_market(NEED, [harness.cloud], lambda sources: sources[0], now_s=harness.now_s())
+    assert [quote.offer.pool.zone for quote in survey.market.quotes] == ["sim-east-large", "sim-east-a"]
+    assert survey.market.explain() == f"2 of 4 offers serve: 1 {LATER}; 1 with too few nodes"
+    assert [survey.has(each.offer.pool, 2) for each in (small, large, later)] == [False, True, False]
+
+
+def test_a_pool_of_two_reservations_has_room_for_what_fits_in_one_of_them() -> None:
+    small, large = (sim_pool("a", capacity_type=CapacityType.RESERVED, num_free=num_free) for num_free in (2, 5))
+    small.offer = replace(small.offer, starts_at_s=7.0)
+
+    class Both:
+        name = "both"
+
+        def offers(self, _need: Requirement) -> Sequence[Offer]:
+            return [replace(large.offer, num_nodes=5), replace(small.offer, num_nodes=2)]
+
+    survey = survey_market(NEED, [Both()], lambda sources: sources[0], now_s=100.0)  # type: ignore[list-item]
+    assert [survey.has(large.offer.pool, num_nodes) for num_nodes in (5, 6)] == [True, False]
 
 
 def test_what_counts_beside_the_price_orders_offers_and_is_said_in_words() -> None:

@@ -12,12 +12,13 @@ from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.rental_memory import MemoryFile
 from airflow_llmsched.domain.capacity import DataAt
+from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.sim.clock import VirtualClock
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.cloud_house import CloudHouse, both, need_of, quick_pool, spot_pool
 from tests.support.crashing import CrashPoints, WorkerDied, listening
-from tests.support.rented_house import NUM_STEPS, RentedHouse
+from tests.support.rented_house import NUM_STEPS, RentedHouse, Zone
 from tests.support.sim_house import RUN
 
 
@@ -74,6 +75,13 @@ def test_a_cheaper_place_is_moved_to_with_a_checkpoint_and_nothing_is_done_twice
     assert second[0] == first[-1] + 1
     (move,) = [event for event in house.journal.read() if isinstance(event, ev.Reviewed) and not event.keeps]
     assert "spot nodes of sim in onprem lent" in move.reason
+
+
+def test_a_reservation_with_too_few_nodes_makes_no_on_demand_capacity_look_free(house: RentedHouse) -> None:
+    house.zones["block"] = Zone(nodes=("n9",), capacity="reserved", usd_per_hour=0.0)
+    house.write_inventory()
+    assert isinstance(house.run(before_look=house.at()), Succeeded)
+    assert house.where() == ["lent"]
 
 
 # Moves of other kinds: one cloud, two regions, shapes and sizes
@@ -325,3 +333,15 @@ def test_a_run_whose_worker_dies_at_any_effect_while_it_moves_is_in_time_and_lea
         assert len(shot.book().open()) <= 1, fatal
         shot.renter().release()
         assert not shot.cloud().find_all(), fatal
+
+
+def test_a_bought_block_for_half_of_the_gang_is_kept_and_spot_capacity_is_added_to_it(tmp_path: Path) -> None:
+    """It costs nothing more: neither is the other half free for that, nor is it cheap to be late."""
+    block = quick_pool(capacity_type=CapacityType.RESERVED, usd_per_hour=0.0, num_free=2)
+    house = CloudHouse(tmp_path, block, quick_pool(), spot_pool(), need=need_of(2, 4))
+    deadline_s = house.clock.now_s() + 1500.0
+    house.terms, house.context = (replace(each, deadline_s=deadline_s) for each in (house.terms, house.context))
+    assert isinstance(house.run(before_look=house.at()), Succeeded)
+    assert house.where() == [f"2 reserved sim.8x {EAST} + 2 spot sim.8x {EAST}"]
+    assert house.clock.now_s() < deadline_s
+    assert [each.intent.offer.pool.capacity_type.value for each in house.book().rentals()] == ["reserved", "spot"]

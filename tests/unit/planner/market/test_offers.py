@@ -153,6 +153,14 @@ def test_spot_dearer_than_on_demand_is_no_offer() -> None:
     assert ranking.rejections == {"of spot capacity that costs no less than on-demand there": 1}
 
 
+def test_spot_as_dear_as_on_demand_that_nobody_gets_is_an_offer() -> None:
+    """On-demand capacity without quota is neither cheaper nor safer: it is none."""
+    scarce = offer_of(4.0, ON_DEMAND, zone="a", num_nodes=0)
+    ranking = ranked(scarce, offer_of(4.0, SPOT, zone="b"), by_shape={"p5": ShapeNeed(num_nodes=2, work_s=HOUR_S)})
+    assert [quote.offer.pool.zone for quote in ranking.quotes] == ["b"]
+    assert ranking.rejections == {"with too few nodes": 1}
+
+
 def test_spot_is_compared_with_on_demand_of_its_own_place_and_shape_only() -> None:
     offers = [offer_of(9.0, SPOT, region="west"), offer_of(4.0, ON_DEMAND, region="east"), offer_of(1.0, shape="t4")]
     assert [quote.offer.usd_per_hour for quote in ranked(*offers).quotes] == [4.0, 9.0]

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.planner.market.rental_ways import Stock, mode_set, spot_stocks, ways_of
+from airflow_llmsched.planner.market.rental_ways import Stock, mode_set, spot_stocks, unit_usd_per_hour, ways_of
 
 HOUR_S = 3600.0
 NEED = Requirement(
@@ -112,3 +112,14 @@ def test_a_way_counts_its_carbon_beside_its_price_and_is_paid_for_without_it() -
     assert [way.at_price().demand_usd_per_hour for way in ways] == [22.0, 20.0]
     modes = mode_set(ways, time_s=100 * HOUR_S, work_ratio=1.0, changeover_s=600.0).modes
     assert modes[1].terms.demand_ratio == pytest.approx(40 / 22)
+
+
+def test_costs_are_counted_against_the_first_way_that_costs_something() -> None:
+    free = replace(quote("p5", num_nodes=1), offer=replace(quote("p5", num_nodes=1).offer, usd_per_hour=0.0))
+    free = replace(free, compute_usd=0.0)
+    ways = ways_of([free, quote(usd=10.0)], NEED)
+    assert [way.demand_usd_per_hour for way in ways] == [0.0, 20.0]
+    assert unit_usd_per_hour(ways) == 20.0
+    modes = mode_set(ways, time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=600.0).modes
+    assert [mode.terms.demand_ratio for mode in modes] == pytest.approx([0.0, 1.0], abs=1e-5)
+    assert unit_usd_per_hour(ways[:1]) > 0.0
