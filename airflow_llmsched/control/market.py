@@ -13,6 +13,7 @@ from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
 from airflow_llmsched.planner.market.offers import OfferTable, Weights, rank
+from airflow_llmsched.planner.market.prior import default_hazards
 from airflow_llmsched.ports import Cloud, PriceSource
 
 TOO_DEAR = "above the highest price allowed"
@@ -166,12 +167,23 @@ def _room(offers: Sequence[Offer]) -> Mapping[Pool, int | None]:
 
 
 def _known(sources: Sequence[CloudSource], priced: PricedOffers) -> list[Offer]:
-    """Return what clouds offer themselves, as it is priced."""
+    """Return what clouds offer themselves, as it is priced.
+
+    Spot capacity of which nobody says how often it is taken is taken like that of the pools that hazards were fitted
+    to: most clouds tell nothing, and at no interruption at all it would look better than what is told.
+    """
     if all(source.offered is None for source in sources):
         told = "; ".join(sorted(priced.rejections)) or "none is named"
         raise CouldNotLookError(f"no cloud could be asked: {told}")
     on_offer = {offer.pool for source in sources for offer in source.offered or ()}
-    return [offer for offer in priced.offers if offer.pool in on_offer]
+    usual_per_hour = default_hazards().mean_loss_per_hour()
+    return [
+        replace(offer, loss_per_hour=usual_per_hour)
+        if offer.loss_per_hour is None and offer.pool.capacity_type is CapacityType.SPOT
+        else offer
+        for offer in priced.offers
+        if offer.pool in on_offer
+    ]
 
 
 def _ranked(

@@ -78,6 +78,11 @@ class HazardModel:
         down_s = mean_spell_s(self.return_per_s_KF)
         return np.asarray(up_s / (up_s + down_s))
 
+    def mean_loss_per_hour(self) -> float:
+        """Return how often capacity that is there goes, over what pools are like and how long they are up."""
+        up_s, share_K = mean_spell_s(self.loss_per_s_KF), self.prior_K * self.availability_K()
+        return float(HOUR_S * (share_K / up_s).sum() / share_K.sum())
+
 
 NO_SPOT = HazardModel(
     loss_per_s_KF=np.full((1, len(PHASE_START_S)), 1.0 / HOUR_S),

@@ -156,6 +156,30 @@ def test_a_pool_of_two_reservations_has_room_for_what_fits_in_one_of_them() -> N
     assert [survey.has(large.offer.pool, num_nodes) for num_nodes in (5, 6)] == [True, False]
 
 
+def test_spot_capacity_of_which_nobody_says_how_often_it_is_taken_is_taken_as_usual() -> None:
+    """Two hours of rework each time: dearer than on-demand at four fifths of its price, unless it is known to last."""
+    unknown, lasting = (
+        sim_pool(zone, capacity_type=CapacityType.SPOT, usd_per_hour=32.0, start_up_s=0.0) for zone in ("a", "b")
+    )
+    demand = sim_pool("c", start_up_s=0.0).offer
+
+    class Told:
+        name = "told"
+
+        def offers(self, _need: Requirement) -> Sequence[Offer]:
+            return [
+                replace(unknown.offer, loss_per_hour=None),
+                replace(lasting.offer, loss_per_hour=0.01),
+                replace(demand, loss_per_hour=None),
+            ]
+
+    need = replace(NEED, rework_s=7200.0)
+    market = ask_market(need, [Told()], lambda sources: sources[0], now_s=0.0)  # type: ignore[list-item]
+    assert [quote.offer.pool.zone for quote in market.quotes] == ["sim-east-b", "sim-east-c", "sim-east-a"]
+    assert market.quotes[-1].compute_usd == pytest.approx(2 * 32.0 * (1 + 2 / 3 + 300 / 3600), rel=1e-3)
+    assert [quote.offer.loss_per_hour for quote in market.quotes[:2]] == [0.01, None]
+
+
 def test_what_counts_beside_the_price_orders_offers_and_is_said_in_words() -> None:
     dirty, clean = sim_pool("a"), sim_pool("b", usd_per_hour=45.0)
     dirty.offer = replace(dirty.offer, carbon_g_per_hour=9e5)

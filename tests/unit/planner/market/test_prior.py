@@ -20,3 +20,8 @@ def test_pools_are_up_about_as_often_as_the_traces_were() -> None:
     """65% of the time in the mean over what pools are like, as fitted on 2026-11-30."""
     model = default_hazards()
     assert model.prior_K @ model.availability_K() == pytest.approx(0.651, abs=0.002)
+
+
+def test_spot_capacity_that_is_there_is_taken_three_times_in_nine_hours_in_the_mean() -> None:
+    """A class that is lost every 18 hours and up for most of the time counts for more than one lost every hour."""
+    assert default_hazards().mean_loss_per_hour() == pytest.approx(1 / 3, abs=0.001)
