@@ -77,7 +77,7 @@ class Renter:
         """Return what is rented for the purpose, or rent it: the quotes in their order, all nodes of one or none.
 
         What earlier generations rented for the purpose is given back first, and so is what is broken. The lease may be
-        pending: look again.
+        pending: look again. A quote that expires while others are tried is not taken.
 
         Raises:
             CapacityError: no quote could be had. The message counts why.
@@ -92,9 +92,15 @@ class Renter:
             return held
         refusals: list[CapacityError | QuotaError] = []
         used_up: set[tuple[str, str]] = set()
+        began_s = self._clock.now_s()
         for quote in wanted.quotes:
             pool = quote.offer.pool
             if (pool.cloud, pool.region) in used_up:
+                continue
+            if began_s < quote.valid_until_s <= self._clock.now_s():  # one that a list prices may be old from the start
+                refusals.append(
+                    CapacityError("its quote expired while others were tried: the market is to be asked again")
+                )
                 continue
             try:
                 return self._rent(wanted, quote)

@@ -72,6 +72,24 @@ def test_a_region_whose_quota_is_used_up_is_not_tried_again(house: LeaseHouse) -
     assert ends(house) == ["refused", "open"]
 
 
+def test_a_quote_that_expires_while_others_are_tried_is_not_taken(
+    house: LeaseHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def slowly(offer: Offer, **_others: Any) -> Lease:
+        asked.append(offer.pool.zone)
+        house.harness.advance(2000.0)
+        raise CapacityError("no room")
+
+    monkeypatch.setattr(house.harness.cloud, "acquire", slowly)
+    listed, *live = house.wanted(offers(house)).quotes
+    quotes = (*live, replace(listed, valid_until_s=7.0), *live[:1])
+    with pytest.raises(CapacityError, match=r"none of 4 offers .*no room \(x3\); its quote expired"):
+        house.renter().rent(replace(house.wanted(), quotes=quotes))
+    assert asked == ["sim-a-a2", "sim-b-b1", "sim-a-a1"]
+
+
 def test_nothing_to_be_had_says_why_by_count(house: LeaseHouse) -> None:
     for offer in offers(house):
         house.harness.run_short(offer, num_nodes=0)
