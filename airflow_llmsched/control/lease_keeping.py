@@ -83,7 +83,7 @@ class LeaseKeeper:
     def _look(
         self, name: tuple[str, str], rentals: Sequence[Rental], troubles: Mapping[RunKey, list[str]]
     ) -> list[tuple[Rental, Lease | None]]:
-        """Ask one cloud for all at once; where it does not answer, for each region, as only one of them may be down.
+        """Ask one cloud for all at once; where it does not answer, by region and zone, as only one of them may be down.
 
         Where the answer cannot be understood, for each alone: of one machine a cloud may say something that its adapter
         has no word for.
@@ -117,10 +117,15 @@ def _apart(rentals: Sequence[Rental], error: Exception) -> list[list[Rental]]:
     """Return which rentals to ask for together after an error of asking for all."""
     if isinstance(error, SpecError):  # such as options that open no cloud
         return [list(rentals)]
-    regions: dict[str, list[Rental]] = {}
+    if not isinstance(error, TransientError):
+        return [[each] for each in rentals]
+    by_region: dict[str, list[Rental]] = {}
+    by_zone: dict[tuple[str, str], list[Rental]] = {}
     for each in rentals:
-        regions.setdefault(each.intent.offer.pool.region, []).append(each)
-    return list(regions.values()) if isinstance(error, TransientError) else [[each] for each in rentals]
+        pool = each.intent.offer.pool
+        by_region.setdefault(pool.region, []).append(each)
+        by_zone.setdefault((pool.region, pool.zone), []).append(each)
+    return list(by_region.values()) if len(by_region) > 1 else list(by_zone.values())
 
 
 def _words(error: Exception) -> str:

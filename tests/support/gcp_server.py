@@ -26,6 +26,7 @@ LISTED = {
     "resourcePolicies": "resourcePolicies",
     "instanceGroupManagers": "instanceGroupManagers",
     "instanceTemplates": "instanceTemplates",
+    "regionInstanceTemplates": "instanceTemplates",
     "instanceGroupManagerResizeRequests": "resizeRequests",
     "zoneOperations": "operations",
 }

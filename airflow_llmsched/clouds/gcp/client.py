@@ -58,17 +58,17 @@ class ComputeClient:
         """Return the disks that carry a label, as ``machines``."""
         return self._rows("disks", zone=zone, filter_=_labelled(label, values))
 
-    def policies(self, *, names: str) -> list[Json]:
-        """Return the placement policies whose whole name matches a regular expression."""
-        return self._rows("resourcePolicies", filter_=f'name eq "{names}"')
+    def policies(self, *, names: str, region: str = "") -> list[Json]:
+        """Return the placement policies whose whole name matches a regular expression, in a region or anywhere."""
+        return self._rows("resourcePolicies", region=region, filter_=f'name eq "{names}"')
 
-    def groups(self, *, names: str) -> list[Json]:
-        """Return the managed instance groups whose whole name matches a regular expression."""
-        return self._rows("instanceGroupManagers", filter_=f'name eq "{names}"')
+    def groups(self, *, names: str, zone: str = "") -> list[Json]:
+        """Return the managed instance groups whose whole name matches a regular expression, in a zone or anywhere."""
+        return self._rows("instanceGroupManagers", zone=zone, filter_=f'name eq "{names}"')
 
-    def templates(self, *, names: str) -> list[Json]:
-        """Return the instance templates whose whole name matches a regular expression."""
-        return self._rows("instanceTemplates", filter_=f'name eq "{names}"')
+    def templates(self, *, names: str, region: str = "") -> list[Json]:
+        """Return the instance templates whose whole name matches a regular expression, in a region or anywhere."""
+        return self._rows("instanceTemplates", region=region, filter_=f'name eq "{names}"')
 
     def requests(self, zone: str, group: str) -> list[Json]:
         """Return the resize requests of a group."""
@@ -178,10 +178,15 @@ class ComputeClient:
 
     # Below
 
-    def _rows(self, collection: str, *, zone: str = "", filter_: str = "") -> list[Json]:
-        """Return a collection's rows of one zone, or of everywhere by one call."""
+    def _rows(self, collection: str, *, zone: str = "", region: str = "", filter_: str = "") -> list[Json]:
+        """Return a collection's rows of one zone or region, or of everywhere by one call.
+
+        That one call fails where any zone of Google's cannot be reached: who knows where to look is not kept by it.
+        """
         if zone:
             return self._list(f"zones/{zone}/{collection}", filter_=filter_)
+        if region:
+            return self._list(f"regions/{region}/{collection}", filter_=filter_)
         return list(self._scoped(collection, filter_))
 
     def _scoped(self, collection: str, filter_: str) -> Iterator[Json]:

@@ -28,11 +28,11 @@ class Lookout:
         gatherer.add("machines", self._machines([place]))
         gatherer.add("disks", self._client.disks(label=record.LEASE_LABEL, values=[place.name], zone=place.zone))
         if place.way is Way.QUEUE:
-            gatherer.add("groups", self._client.groups(names=place.name))
-            gatherer.add("templates", self._client.templates(names=place.name))
+            gatherer.add("groups", self._client.groups(names=place.name, zone=place.zone))
+            gatherer.add("templates", self._client.templates(names=place.name, region=place.region))
             self._add_requests(gatherer)
         else:
-            gatherer.add("policies", self._client.policies(names=place.name))
+            gatherer.add("policies", self._client.policies(names=place.name, region=place.region))
         return gatherer.seen(place)
 
     def many(self, places: Sequence[Place]) -> Mapping[Place, Seen]:
@@ -41,13 +41,15 @@ class Lookout:
         gatherer.add("machines", self._machines(places))
         queued = [place for place in places if place.way is Way.QUEUE]
         if queued:
-            gatherer.add("groups", self._client.groups(names=_names(queued)))
+            gatherer.add("groups", self._client.groups(names=_names(queued), zone=_only(each.zone for each in queued)))
             self._add_requests(gatherer, only_unmet=True)
             if any(gatherer.seen(place).is_empty for place in queued):
-                gatherer.add("templates", self._client.templates(names=_names(queued)))
+                region = _only(each.region for each in queued)
+                gatherer.add("templates", self._client.templates(names=_names(queued), region=region))
         bare = [place for place in places if place.way is Way.MACHINES and gatherer.seen(place).is_empty]
         if bare:
-            gatherer.add("policies", self._client.policies(names=_names(bare)))
+            region = _only(each.region for each in bare)
+            gatherer.add("policies", self._client.policies(names=_names(bare), region=region))
         return self._explained(gatherer, places)
 
     def everything(self, run: RunKey | None = None) -> Mapping[Place, Seen]:
@@ -68,11 +70,8 @@ class Lookout:
         return self._machines([place])
 
     def _machines(self, places: Sequence[Place]) -> list[dict[str, Any]]:
-        zones = {place.zone for place in places}
         names = [place.name for place in places]
-        return self._client.machines(
-            label=record.LEASE_LABEL, values=names, zone=next(iter(zones)) if len(zones) == 1 else ""
-        )
+        return self._client.machines(label=record.LEASE_LABEL, values=names, zone=_only(place.zone for place in places))
 
     def _add_requests(self, gatherer: Gatherer, *, only_unmet: bool = False) -> None:
         """Add the requests of all groups, or of those whose machines are not all there."""
@@ -94,6 +93,12 @@ class Lookout:
             place: gatherer.seen(place, preempted=taken[place.zone]) if place.zone in taken else each
             for place, each in seen.items()
         }
+
+
+def _only(where: Iterable[str]) -> str:
+    """Return the zone or region that all are in; empty: they are in several."""
+    found = set(where)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _names(places: Sequence[Place]) -> str:

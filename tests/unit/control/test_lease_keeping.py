@@ -121,13 +121,14 @@ def test_a_damaged_record_is_a_trouble_and_the_runs_other_leases_are_renewed(hou
     assert (kept.gone, [name in words for words in kept.troubles]) == ((), [True])
 
 
-def test_a_region_that_does_not_answer_keeps_no_lease_in_another_from_being_renewed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("region", ["sim-east", "sim-west"])
+def test_a_region_or_zone_that_does_not_answer_keeps_no_lease_in_another_from_being_renewed(
+    region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = LeaseHouse(SimCloudHarness(sim_pool("a", region="sim-east"), sim_pool("b", region="sim-west")))
+    house = LeaseHouse(SimCloudHarness(sim_pool("a", region="sim-east"), sim_pool("b", region=region)))
     east, west = (
-        house.renter().rent(replace(house.wanted([pool]), purpose=pool.pool.region))
-        for pool in (house.harness.offer(), house.harness.spot_offer())
+        house.renter().rent(replace(house.wanted([offer]), purpose=offer.pool.zone))
+        for offer in (house.harness.offer(), house.harness.spot_offer())
     )
     house.harness.advance(LEASE_S * 0.6)
     leases = house.harness.cloud.leases

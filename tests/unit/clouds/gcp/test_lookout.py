@@ -4,7 +4,7 @@ import pytest
 
 from airflow_llmsched.domain.lease import LeaseState
 from airflow_llmsched.errors import CouldNotLookError
-from airflow_llmsched.testing.cloud_contract import RUN
+from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.gcp_fixtures import harness, rent
 
@@ -40,6 +40,30 @@ def test_a_zone_that_cannot_be_reached_is_not_empty(harness: GcpCloudHarness) ->
     for look in (lambda: harness.cloud.find(RUN), harness.cloud.find_all):
         with pytest.raises(CouldNotLookError, match="UNREACHABLE"):
             look()
+
+
+@pytest.mark.parametrize("queued_shapes", [(), (SHAPE,)])
+def test_a_zone_somewhere_else_that_cannot_be_reached_keeps_no_lease_from_being_seen_renewed_and_given_back(
+    queued_shapes: tuple[str, ...],
+) -> None:
+    """The lists of everywhere are then not whole, for as long as that lasts."""
+    harness = GcpCloudHarness(queued_shapes=queued_shapes)
+    try:
+        lease = rent(harness)
+        harness.advance(120.0)
+        harness.server.unreachable = "asia-east1-a"
+        with pytest.raises(CouldNotLookError, match="UNREACHABLE"):
+            harness.cloud.find(RUN)
+        seen = harness.cloud.leases([lease.id])[lease.id]
+        until_s = harness.now_s() + 2 * LEASE_S
+        assert harness.cloud.renew(seen, until_s=until_s).expires_at_s >= until_s
+        harness.cloud.release(lease.id)
+        assert harness.billed() == frozenset()
+        assert harness.cloud.leases([lease.id]) == {}
+        harness.server.unreachable = ""
+        assert harness.cloud.find_all() == []
+    finally:
+        harness.close()
 
 
 def test_a_disk_alone_is_found_and_goes(harness: GcpCloudHarness) -> None:
