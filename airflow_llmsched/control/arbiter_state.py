@@ -94,10 +94,23 @@ class Claim:
         """What it holds, slices by what part of an accelerator they are; nothing while it waits."""
         if self.waits:
             return Amounts()
+        gang = self.gang_as_held
         return Amounts(
-            num_accelerators=float(self.num_held) if self.gang.slices is None else self.part_ratio,
-            host_bytes=self.gang.host_bytes,
-            network_bytes_per_s=self.gang.network_bytes_per_s,
+            num_accelerators=float(self.num_held) if gang.slices is None else self.part_ratio,
+            host_bytes=gang.host_bytes,
+            network_bytes_per_s=gang.network_bytes_per_s,
+        )
+
+    @property
+    def gang_as_held(self) -> QueuedGang:
+        """Its gang with what goes with the accelerators that it holds: its plan may have become smaller than asked."""
+        if self.gang.num_slots in (0, self.num_held):
+            return self.gang
+        ratio = self.num_held / self.gang.num_slots
+        return replace(
+            self.gang,
+            host_bytes=self.gang.host_bytes * ratio,
+            network_bytes_per_s=self.gang.network_bytes_per_s * ratio,
         )
 
 

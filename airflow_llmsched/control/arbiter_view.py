@@ -15,6 +15,7 @@ from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGr
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
+    Limits,
     QueuedGang,
     QueueState,
     RunningGang,
@@ -28,9 +29,10 @@ from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, QueueRules, Qu
 from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.placement.wishes import stride_and_size
-from airflow_llmsched.planner.queue.usage import accrued, decayed
+from airflow_llmsched.planner.queue.usage import accrued, decayed, that_goes_with
 
 SavedAt = Callable[[RunKey], float | None]
 """Returns by when (Unix seconds) what a run has done was last saved durably; None: not known."""
@@ -64,7 +66,7 @@ def as_if_alone(tree: TopologyTree) -> TopologyTree:
 def asked_gang(
     run: RunKey, plan: Plan, workload: WorkloadSpec, tree: TopologyTree, *, excluded: Iterable[NodeId]
 ) -> QueuedGang:
-    """Return what a run asks of the queue: as many accelerators as ``plan`` has, on nodes of its shape.
+    """Return what a run asks of the queue: as many accelerators as ``plan`` has, on nodes of its shape, and their part.
 
     Accelerators of helpers are asked for like those of ranks, but beside them where levels are required of groups.
     """
@@ -75,6 +77,7 @@ def asked_gang(
     levels = {wish.required: wish.level for wish in workload.placement if wish.group is RankGroup.GANG}
     others = {node.id for node in tree.nodes if node.shape != plan.node_shape}
     wish = workload.queue or QueueWish()
+    beside = that_goes_with(node_shapes().get(plan.node_shape), num_slots)
     return QueuedGang(
         key=run,
         team=wish.team,
@@ -85,6 +88,8 @@ def asked_gang(
         group_levels=kept,
         excluded=frozenset(excluded) | others,
         num_helper_slots=num_slots - layout.world_size,
+        host_bytes=beside.host_bytes,
+        network_bytes_per_s=beside.network_bytes_per_s,
     )
 
 
@@ -157,11 +162,29 @@ def queue_state(
         ),
         quotas=rules.quotas,
         usage=used(state, rules, now_s=now_s),
+        totals=_totals(tree),
         policy=rules.policy,
         failures_per_hour={
             node.id: node.terms.failures_per_hour for node in tree.nodes if node.terms.failures_per_hour > 0
         },
     )
+
+
+def _totals(tree: TopologyTree) -> Limits:
+    """Return what a cluster's nodes have in all beside accelerators, as far as that is known of every kind of node."""
+    shapes, num_slots = node_shapes(), Counter[str]()
+    for node in tree.nodes:
+        num_slots[node.shape] += node.num_slots
+    have = [that_goes_with(shapes.get(shape), number) for shape, number in num_slots.items()]
+    return Limits(
+        host_bytes=_sum_if_all_told(each.host_bytes for each in have),
+        network_bytes_per_s=_sum_if_all_told(each.network_bytes_per_s for each in have),
+    )
+
+
+def _sum_if_all_told(amounts: Iterable[float]) -> float | None:
+    told = list(amounts)
+    return math.fsum(told) if told and all(told) else None
 
 
 def used(state: GroundState, rules: QueueRules, *, now_s: float) -> tuple[TeamUsage, ...]:
@@ -229,7 +252,7 @@ def _running(claim: Claim, tree: TopologyTree, saved_at: SavedAt, *, now_s: floa
     saved_s = claim.started_s if found_s is None else found_s
     slices = None if claim.gang.slices is None else _slices_held(claim, tree)
     return RunningGang(
-        gang=claim.gang,
+        gang=claim.gang_as_held,
         held=claim.held if claim.gang.slices is None else {},
         slices=slices,
         started_s=claim.started_s,

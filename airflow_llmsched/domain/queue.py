@@ -264,6 +264,8 @@ class QueueState:
 
     ``tree`` holds what the queue may give out; slots of running gangs belong to it whether or not the tree calls them
     free. ``host_bytes`` and ``network_bytes_per_s`` of ``capacity`` are the fleet's, None where that is not counted.
+    ``totals`` are what there is where nothing hinders a gang beyond its accelerators, as each brings its part: they
+    only say how much of the fleet a team has.
     ``failures_per_hour`` are those that are expected of nodes; of one that is not named nobody knows any.
     """
 
@@ -276,6 +278,7 @@ class QueueState:
     usage: tuple[TeamUsage, ...] = ()
     sliced: tuple[SlicedSlot, ...] = ()
     capacity: Limits = field(default_factory=Limits)
+    totals: Limits = field(default_factory=Limits)
     policy: QueuePolicy = field(default_factory=QueuePolicy)
     failures_per_hour: Mapping[NodeId, float] = field(default_factory=dict)
 

@@ -84,7 +84,7 @@ class Desk:
             shares=Shares(
                 held_TQ=timeline.now.usage_TQ.copy(),
                 history_TQ=history_TQ(state, names),
-                capacity_Q=capacity_Q,
+                capacity_Q=np.minimum(capacity_Q, limits_Q(state.totals)),
                 weight_T=table.weight_T,
                 history_ratio=state.policy.history_ratio,
             ),

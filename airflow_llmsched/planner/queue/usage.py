@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.queue import Amounts, Limits, QueuedGang, QueueState, TeamUsage
 from airflow_llmsched.planner.layout_table import FloatArray
 
@@ -21,6 +22,20 @@ def limits_Q(limits: Limits) -> FloatArray:
     """Return limits as an array, :data:`UNLIMITED` where there is none."""
     each = (limits.num_accelerators, limits.host_bytes, limits.network_bytes_per_s)
     return np.array([UNLIMITED if limit is None else float(limit) for limit in each])
+
+
+def that_goes_with(shape: NodeShape | None, num_slots: int) -> Amounts:
+    """Return accelerators of one kind of node with their part of its memory and network; alone where it is not known.
+
+    No plan takes more of a node than that, so that what is beside a gang is left to others whole.
+    """
+    if shape is None:
+        return Amounts(num_accelerators=float(num_slots))
+    return Amounts(
+        num_accelerators=float(num_slots),
+        host_bytes=shape.host.memory_bytes / shape.num_accelerators * num_slots,
+        network_bytes_per_s=shape.inter_node_bandwidth_bytes_per_s * num_slots,
+    )
 
 
 def asked_Q(gang: QueuedGang, *, num_accelerators: float | None = None) -> FloatArray:

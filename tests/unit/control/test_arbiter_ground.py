@@ -14,6 +14,8 @@ from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.queue_rules import QueueRules
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.queue.usage import that_goes_with
 from airflow_llmsched.sim.clock import VirtualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.shared_house import racks, run_of
@@ -111,6 +113,27 @@ def test_a_team_that_had_all_while_nobody_waited_goes_behind_one_that_had_nothin
     usage = {each.team: each.accelerator_s for each in house.ground().state().usage}
     assert usage["blue"] == 0.0
     assert usage["red"] == pytest.approx(4 * 86_400.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("shape", "first"), [("dgx-h100", "blue"), ("dgx-a100", "red")])
+def test_whose_nodes_have_more_network_has_more_of_the_fleet(house: House, shape: str, first: str) -> None:
+    """Both teams hold eight accelerators; red's are on a node of ``shape``, blue's on one with half as fast cards."""
+    kinds = (shape, "dgx-a100", "dgx-a100")
+    nodes = tuple(replace(node, shape=kind) for node, kind in zip(racks(1, 3, num_slots=8).nodes, kinds, strict=True))
+
+    def claim(name: str, team: str, *, node: int | None, since_s: float) -> Claim:
+        part = that_goes_with(node_shape(nodes[2 if node is None else node].shape), 8)
+        gang = replace(claim_of(run_of(name), num_slots=8).gang, team=team, host_bytes=part.host_bytes)
+        gang = replace(gang, network_bytes_per_s=part.network_bytes_per_s)
+        held = {} if node is None else {nodes[node].id: tuple(range(8))}
+        return Claim(gang=gang, num_records=1, since_s=since_s, held=held, started_s=house.clock.now_s())
+
+    for each in (claim("a", "red", node=0, since_s=0.0), claim("b", "blue", node=1, since_s=0.0)):
+        house.ground().claim(each)
+    for number, team in enumerate(("red", "blue")):
+        house.ground().claim(claim(f"{number}", team, node=None, since_s=house.clock.now_s() + number))
+    claims = house.decider().decide(replace(TREE, nodes=nodes)).claims
+    assert [each.gang.team for each in claims.values() if nodes[2].id in each.held] == [first]
 
 
 def test_a_team_is_not_charged_for_the_time_before_its_run_began(house: House) -> None:

@@ -23,6 +23,7 @@ from airflow_llmsched.domain.placement import HelperSlot, Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
     Amounts,
+    Limits,
     QueuedGang,
     QueuePolicy,
     Reservation,
@@ -97,6 +98,22 @@ def test_a_run_asks_for_as_much_as_its_plan_has_on_nodes_of_that_shape() -> None
     gang = asked_gang(ONE, plan, workload, replace(TREE, nodes=(*TREE.nodes, other)), excluded=[N1])
     assert (gang.team, gang.priority_class, gang.required_level, gang.preferred_level) == ("red", "high", "rack", None)
     assert (gang.layout, gang.excluded) == (ParallelLayout(dp=2, tp=2), {N1, "old"})
+
+
+def test_a_run_asks_for_the_part_of_memory_and_network_that_goes_with_its_accelerators() -> None:
+    tree = fleet(2, shape="dgx-h100")
+    plan = replace(plan_of((tree.nodes[0].id, 4)), node_shape="dgx-h100")
+    gang = asked_gang(ONE, plan, workload_of(), tree, excluded=[])
+    assert (gang.host_bytes, gang.network_bytes_per_s) == (2**40, pytest.approx(4 * 50e9))
+    claim = Claim(gang=gang, num_records=1, since_s=0.0, held={tree.nodes[0].id: (0, 1)})
+    assert claim.amounts == Amounts(
+        num_accelerators=2.0, host_bytes=2**39, network_bytes_per_s=gang.network_bytes_per_s / 2
+    )
+    queue = queue_state(state_of(claim), tree, QueueRules(), now_s=20.0)
+    assert (queue.totals.host_bytes, queue.running[0].gang.host_bytes) == (2 * 2**41, 2**39)
+    assert queue.capacity == Limits()  # nobody is refused for it
+    mixed = replace(tree, nodes=(*tree.nodes, replace(tree.nodes[0], id=NodeId("x"), shape="own")))
+    assert queue_state(state_of(claim), mixed, QueueRules(), now_s=20.0).totals == Limits()
 
 
 def test_accelerators_of_helpers_are_asked_for_too() -> None:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from airflow_llmsched.domain.queue import Amounts, Limits, TeamUsage
-from airflow_llmsched.planner.queue.usage import UNLIMITED, accrued, asked_Q, decayed, history_TQ, limits_Q, teams_of
+from airflow_llmsched.planner.perf.hardware import node_shape
+from airflow_llmsched.planner.queue.usage import (
+    UNLIMITED,
+    accrued,
+    asked_Q,
+    decayed,
+    history_TQ,
+    limits_Q,
+    teams_of,
+    that_goes_with,
+)
 from tests.support.queues import gang, quota, racks, runs_on, state_of, waits
 
 DAY_S = 86400.0
@@ -16,6 +26,17 @@ def test_what_was_used_a_half_life_ago_counts_half():
     usage = TeamUsage(team="red", accelerator_s=8.0, host_byte_s=4.0, network_bytes=2.0, at_s=0.0)
     later = decayed(usage, at_s=2 * DAY_S, half_life_s=DAY_S)
     assert (later.accelerator_s, later.host_byte_s, later.network_bytes, later.at_s) == (2.0, 1.0, 0.5, 2 * DAY_S)
+
+
+def test_accelerators_come_with_their_part_of_a_nodes_memory_and_network():
+    shape = node_shape("dgx-h100")
+    whole, half = that_goes_with(shape, 8), that_goes_with(shape, 4)
+    assert (whole.num_accelerators, whole.host_bytes) == (8.0, shape.host.memory_bytes)
+    assert whole.network_bytes_per_s == pytest.approx(8 * shape.inter_node_bandwidth_bytes_per_s)
+    assert half == Amounts(
+        num_accelerators=4.0, host_bytes=whole.host_bytes / 2, network_bytes_per_s=whole.network_bytes_per_s / 2
+    )
+    assert that_goes_with(None, 3) == Amounts(num_accelerators=3.0)
 
 
 def test_usage_of_the_future_is_not_blown_up():
