@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.topology import NetworkLevel, NodeTerms, TopologyNode, TopologyTree
+from airflow_llmsched.domain.node_topology import NodeTopology
+from airflow_llmsched.domain.topology import Division, NetworkLevel, NodeTerms, TopologyNode, TopologyTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,9 @@ def words_of(node: TopologyNode | None) -> str:
         return "none"
     free = "" if node.free_slots is None else f" ({','.join(map(str, sorted(node.free_slots)))})"
     unusable = f", {node.unusable_reason}" if node.unusable_reason else ""
-    return f"{node.shape}, {node.num_free_slots} of {node.num_slots} free{free}{unusable}{terms_words(node.terms)}"
+    divided = "".join(map(_division_words, node.divisions))
+    said = f"{node.num_free_slots} of {node.num_slots} free{free}{divided}{unusable}{terms_words(node.terms)}"
+    return f"{node.shape}, {said}"
 
 
 def terms_words(terms: NodeTerms) -> str:
@@ -76,6 +80,27 @@ def link_words(link: NetworkLevel | None) -> str:
     if link is None:
         return "not told"
     return f"{link.bandwidth_bytes_per_s / 1e9:.4g} GB/s{', measured' * link.is_measured}"
+
+
+def _division_words(division: Division) -> str:
+    free = f" ({','.join(map(str, sorted(division.free)))})" if division.free else ""
+    return f", {len(division.free)} of {len(division.slices)} {division.kind} slices of {division.slot} free{free}"
+
+
+def _wiring_words(wiring: NodeTopology | None) -> str:
+    if wiring is None:
+        return "not told"
+    numa = {gpu.numa_index for gpu in wiring.gpus if gpu.numa_index is not None}
+    links = sum(link.num_links for others in wiring.gpu_links.values() for link in others.values())
+    return f"{len(wiring.gpus)} GPUs, {len(numa)} NUMA nodes, {len(wiring.nics)} cards, {links} NVLinks"
+
+
+def _wirings(before: TopologyTree, after: TopologyTree) -> Iterator[tuple[str, str, str]]:
+    for shape in sorted(before.wirings.keys() | after.wirings.keys()):
+        old, new = before.wirings.get(shape), after.wirings.get(shape)
+        was, now = _wiring_words(old), _wiring_words(new)
+        if old != new:
+            yield f"inside of {shape}", was, f"{now}, joined otherwise" if was == now else now
 
 
 def _path(node: TopologyNode | None) -> tuple[str, ...]:
@@ -106,4 +131,4 @@ def _facts(before: TopologyTree, after: TopologyTree) -> list[tuple[str, str, st
     for level in dict.fromkeys((*old, *new)):
         name = "links of the whole" if level is None else f"links of {level}"
         told.append((name, link_words(old.get(level)), link_words(new.get(level))))
-    return [(name, was, now) for name, was, now in told if was != now]
+    return [*((name, was, now) for name, was, now in told if was != now), *_wirings(before, after)]

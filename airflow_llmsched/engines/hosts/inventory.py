@@ -12,13 +12,14 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.topology import NO_TERMS, NodeTerms
 from airflow_llmsched.engines.divided import Divided, parse_divided
 from airflow_llmsched.engines.ssh import Machine
+from airflow_llmsched.engines.terms import TERMS, terms_of
 from airflow_llmsched.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]{0,252}")
 _KNOWN = (
     "name", "address", "login_address", "port", "slots", "path", "shape", "cloud", "off", "joins_until_s",
-    "usd_per_hour", "failures_per_hour", "data", "divided",
+    *TERMS, "divided",
 )  # fmt: skip
 _MAX_SLOTS = 1024
 
@@ -110,27 +111,8 @@ def _host(plain: Mapping[str, Any], *, at: str, levels: Sequence[str]) -> Host:
         cloud=cloud,
         is_off=is_off,
         joins_until_s=float(joins_until_s),
-        terms=_terms(plain, at=at),
+        terms=terms_of(plain, at=at),
     )
-
-
-def _terms(plain: Mapping[str, Any], *, at: str) -> NodeTerms:
-    data = plain.get("data", [])
-    if not isinstance(data, list) or not all(isinstance(each, str) and each for each in data):
-        raise SpecError(path=f"{at}.data", value=data, hint="must be a list of folders, as specs name them")
-    usd_per_hour, failures_per_hour = (_amount(plain, name, at=at) for name in ("usd_per_hour", "failures_per_hour"))
-    return NodeTerms(
-        usd_per_hour=usd_per_hour, failures_per_hour=failures_per_hour or 0.0, data=tuple(sorted(set(data)))
-    )
-
-
-def _amount(plain: Mapping[str, Any], name: str, *, at: str) -> float | None:
-    value = plain.get(name)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise SpecError(path=f"{at}.{name}", value=value, hint="must be a number of at least 0")
-    return float(value)
 
 
 def _address(plain: Mapping[str, Any], name: str, *, at: str) -> str:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NetworkFacts, NetworkLevel
+from airflow_llmsched.domain.topology import AS_SHAPES_SAY, NO_TERMS, NetworkFacts, NetworkLevel, NodeTerms
+from airflow_llmsched.engines.terms import TERMS, terms_of
 from airflow_llmsched.engines.wirings import NO_WIRINGS, WiringFiles
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.registry import misfit
 from airflow_llmsched.topology.links import facts_of, links_of
+from airflow_llmsched.topology.nodelist import expand
 
 MAX_NOTICE_S = 65_535
 """Most seconds that sbatch takes in ``--signal`` (its manual)."""
@@ -72,7 +74,8 @@ class SlurmOptions:
     cluster's network is read from Slurm, unless ``flat``; ``topology_name`` is which, where it has several.
     ``scale_up_level`` is its level whose domains are one NVLink domain each (``block``, where blocks are racks of it);
     ``switches_reduce`` says that the fabric's switches are set to add up (SHARP), ``network`` what its levels have, and
-    ``fabric`` what it has as a whole (``topology.links``). ``wirings`` are what joins the devices inside nodes.
+    ``fabric`` what it has as a whole (``topology.links``). ``wirings`` are what joins the devices inside nodes,
+    ``node_terms`` what sets single nodes apart from others of their shape.
 
     With ``chooses_nodes`` Slurm picks the nodes instead of the plan, within ``switches`` leaf switches
     (waiting ``switches_wait_s`` for them) or in segments of ``segment`` nodes. ``requeue`` lets Slurm restart a job by
@@ -93,6 +96,7 @@ class SlurmOptions:
     network: tuple[NetworkLevel, ...] = ()
     fabric: NetworkFacts = AS_SHAPES_SAY
     wirings: WiringFiles = NO_WIRINGS
+    node_terms: Mapping[str, NodeTerms] = dataclasses.field(default_factory=dict)
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -147,6 +151,7 @@ class SlurmOptions:
             values["exclude"] = tuple(values["exclude"])
         values["network"] = links_of(values.get("network", ()))
         values["fabric"] = facts_of(values.get("fabric", {}))
+        values["node_terms"] = _node_terms(values.get("node_terms", {}))
         values["wirings"] = WiringFiles.of(values.get("wirings", {}))
         if isinstance(values.get("container"), Mapping):
             values["container"] = _container(values["container"])
@@ -163,6 +168,10 @@ class SlurmOptions:
         """Return the kind of machine that ``node`` is."""
         return self.node_shapes.get(node, self.node_shape)
 
+    def terms_of(self, node: str) -> NodeTerms:
+        """Return what sets ``node`` apart from others of its shape."""
+        return self.node_terms.get(node, NO_TERMS)
+
     def _check_numbers(self) -> None:
         for name in ("slots_per_node", "cpus_per_node", "memory_bytes_per_node", "switches", "segment"):
             value = getattr(self, name)
@@ -177,6 +186,27 @@ class SlurmOptions:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise SpecError(path=name, value=value, hint="must be above 0 s")
+
+
+def _node_terms(plain: object) -> dict[str, NodeTerms]:
+    if not isinstance(plain, Mapping):
+        hint = 'must have a block for each node, or list of them: {"gpu[001-016]": {"failures_per_hour": 0.01}}'
+        raise SpecError(path="node_terms", value=plain, hint=hint)
+    found: dict[str, NodeTerms] = {}
+    for names, said in plain.items():
+        at = f"node_terms.{names}"
+        unknown = sorted(set(said) - set(TERMS)) if isinstance(said, Mapping) else [repr(said)]
+        if unknown:
+            raise SpecError(path=at, value=unknown[0], hint=f"is not known; known: {', '.join(TERMS)}")
+        try:
+            nodes = expand(str(names))
+        except ValueError as error:
+            raise SpecError(path=at, hint=str(error)) from error
+        twice = sorted(found.keys() & set(nodes))
+        if twice or not nodes:
+            raise SpecError(path=at, hint=f"names {twice[0]} a second time" if twice else "names no node")
+        found |= dict.fromkeys(nodes, terms_of(said, at=at))
+    return found
 
 
 def check_node(path: str, node: str) -> None:

@@ -62,4 +62,5 @@ def _node(node: NodeRecord, network: Network, slots: Slots, options: SlurmOption
         num_free_slots=slots.num_free,
         unusable_reason=reason,
         free_slots=slots.free,
+        terms=options.terms_of(node.name),
     )

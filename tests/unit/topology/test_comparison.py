@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_llmsched.domain.hardware import Transport
-from airflow_llmsched.domain.topology import NetworkFacts, NetworkLevel, NodeTerms, TopologyNode, TopologyTree
+from airflow_llmsched.domain.node_topology import DeviceLink, GpuPlace, NodeTopology, Path
+from airflow_llmsched.domain.topology import Division, NetworkFacts, NetworkLevel, NodeTerms, TopologyNode, TopologyTree
 from airflow_llmsched.topology.comparison import Comparison, compare, link_words, words_of
 from airflow_llmsched.topology.reading import Machines, Network, hung
 
@@ -43,7 +44,13 @@ def test_a_node_that_moved_is_not_told_as_changed_as_well() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"num_free_slots": 3}, {"unusable_reason": "hot"}, {"shape": "hgx"}, {"terms": NodeTerms(usd_per_hour=0.0)}],
+    [
+        {"num_free_slots": 3},
+        {"unusable_reason": "hot"},
+        {"shape": "hgx"},
+        {"terms": NodeTerms(usd_per_hour=0.0)},
+        {"divisions": (Division(slot=7, kind="mig", slices=(2000, 2001), free=(2001,)),)},
+    ],
 )
 def test_a_node_that_stays_may_change(changes: dict[str, object]) -> None:
     assert names(compare(TREE, with_node("n1", **changes)).changed) == ["n1"]
@@ -71,7 +78,22 @@ def test_what_is_known_of_the_whole_network_may_change() -> None:
     )
 
 
+def test_what_joins_the_devices_inside_nodes_may_change() -> None:
+    links = {0: {1: DeviceLink(path=Path.NVLINK, num_links=4)}}
+    wiring = NodeTopology(gpus=tuple(GpuPlace(index=index, numa_index=0) for index in range(2)), gpu_links=links)
+    known = replace(TREE, wirings={"dgx-h100": wiring})
+    assert compare(TREE, known).facts == (
+        ("inside of dgx-h100", "not told", "2 GPUs, 1 NUMA nodes, 0 cards, 4 NVLinks"),
+    )
+    crossed = replace(wiring, gpus=tuple(replace(gpu, numa_index=1) for gpu in wiring.gpus))
+    ((_, was, now),) = compare(known, replace(TREE, wirings={"dgx-h100": crossed})).facts
+    assert now == f"{was}, joined otherwise"
+    assert compare(known, known).is_same
+
+
 def test_nodes_and_links_are_worded() -> None:
+    halved = replace(TREE.nodes[0], divisions=(Division(slot=7, kind="mig", slices=(2000, 2001), free=(2001,)),))
+    assert words_of(halved) == "dgx-h100, 8 of 8 free, 1 of 2 mig slices of 7 free (2001)"
     node = replace(TREE.nodes[0], num_free_slots=2, free_slots=(5, 1), unusable_reason="fan")
     assert words_of(node) == "dgx-h100, 2 of 8 free (1,5), fan"
     assert words_of(None) == "none"

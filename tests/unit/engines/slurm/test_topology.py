@@ -10,7 +10,7 @@ from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import Placed, PlacementProblem
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import ParallelismWish
+from airflow_llmsched.domain.workload import ObjectiveWeights, ParallelismWish
 from airflow_llmsched.engines.slurm.nodes import NodeRecord
 from airflow_llmsched.engines.slurm.options import SlurmOptions
 from airflow_llmsched.engines.slurm.topology import tree_of
@@ -90,6 +90,18 @@ def test_a_plan_on_slurms_nodes_sets_what_follows_from_rails_and_classes_that_th
     assert plan.environment.items() >= {"NCCL_CROSS_NIC": "0", "NCCL_IB_SL": "3"}.items()
     silent = search(job, tree(node("n1"), node("n2"), node_shape="dgx-h100"), node_shapes(), solver=FleetSolver())
     assert not {"NCCL_CROSS_NIC", "NCCL_IB_SL"} & silent.plans[0].environment.keys()
+
+
+def test_a_gang_goes_where_slurms_nodes_have_its_data_or_fail_least_if_the_options_say_so() -> None:
+    nodes = [node(f"n{number}") for number in range(1, 5)]
+    job = workload(parallelism=ParallelismWish(dp=16, tp=1, pp=1, cp=1), objective=ObjectiveWeights(reliability=1.0))
+    job = replace(job, data=replace(job.data, source="/data/web"))
+    chosen = []
+    for said in ({}, {"n[1-2]": {"failures_per_hour": 1.0}}, {"n1,n4": {"data": [job.data.source]}}):
+        found = tree(*nodes, switches="SwitchName=leaf Nodes=n[1-4]\n", node_shape="dgx-h100", node_terms=said)
+        (plan, *_) = search(job, found, node_shapes(), solver=FleetSolver()).plans
+        chosen.append(set(plan.placement.nodes))
+    assert chosen == [{"n1", "n2"}, {"n3", "n4"}, {"n1", "n4"}]
 
 
 def test_ranks_get_accelerators_of_one_numa_node_where_the_wiring_of_slurms_nodes_is_known(tmp_path: Path) -> None:
