@@ -120,6 +120,7 @@ class SlurmOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no job may carry. Raises ``SpecError``."""
+        self._check_kinds()
         for name in ("root", "python"):
             _check(name, getattr(self, name), _PATH, "must be an absolute path on every node, without blanks")
         for name in ("partition", "account", "qos", "reservation", "cluster"):
@@ -171,6 +172,13 @@ class SlurmOptions:
     def terms_of(self, node: str) -> NodeTerms:
         """Return what sets ``node`` apart from others of its shape."""
         return self.node_terms.get(node, NO_TERMS)
+
+    def _check_kinds(self) -> None:
+        for name in ("flat", "switches_reduce", "requeue", "exclusive", "chooses_nodes"):
+            if type(getattr(self, name)) is not bool:  # "no" in quotes would be taken for yes
+                raise SpecError(path=name, value=getattr(self, name), hint="must be true or false")
+        if isinstance(self.exclude, str):  # else taken for a list of its letters
+            raise SpecError(path="exclude", value=self.exclude, hint="must be a list of nodes' names")
 
     def _check_numbers(self) -> None:
         for name in ("slots_per_node", "cpus_per_node", "memory_bytes_per_node", "switches", "segment"):

@@ -36,6 +36,9 @@ _MIB = 1024 * 1024
 _EXCLUDE = "exclude"
 _LEAF_SWITCH, _BLOCK = "switch0", "block"
 
+_SHOWN_BY = {"": "--nv", "nvidia": "--nv", "amd": "--rocm"}
+"""By accelerators' maker, the option of ``apptainer exec`` that brings their driver into an image; TPUs need none."""
+
 JsonDict = dict[str, Any]
 
 
@@ -209,7 +212,7 @@ def _handed_over(body: JsonDict, gang: GangSpec, num_parts: int, options: SlurmO
         "root": options.root,
         "gang_dir": f"{options.root}/gangs/{gang.key.name}",
         "body": {name: value for name, value in body.items() if name != "environment"},
-        "step": {"srun": _srun(num_parts, options), "python": _python(options)},
+        "step": {"srun": _srun(num_parts, options), "python": _python(gang, options)},
         "chooses_nodes": options.chooses_nodes,
         "notice_s": options.notice_s,
         "requeue": options.requeue,
@@ -230,12 +233,13 @@ def _srun(num_parts: int, options: SlurmOptions) -> list[str]:
     return argv
 
 
-def _python(options: SlurmOptions) -> list[str]:
+def _python(gang: GangSpec, options: SlurmOptions) -> list[str]:
     """Return what runs Python on a node: inside the image, where there is one."""
     container = options.container
     if container is None or container.kind is not ContainerKind.APPTAINER:
         return [options.python]
-    gpus = ["--nv"] if options.gres else []
+    shows_devices = options.gres and gang.accelerator_vendor in _SHOWN_BY
+    gpus = [_SHOWN_BY[gang.accelerator_vendor]] if shows_devices else []
     mounts = [part for mount in container.mounts for part in ("--bind", mount)]
     workdir = [] if container.workdir is None else ["--pwd", container.workdir]
     return [container.command, "exec", *gpus, *mounts, *workdir, container.image, options.python]

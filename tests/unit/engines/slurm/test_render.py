@@ -152,6 +152,19 @@ def test_a_job_keeps_off_no_node_that_slurm_does_not_have(known: str, line: str 
     assert handed_over(left["script"]) == handed_over(told["script"])
 
 
+@pytest.mark.parametrize(
+    ("vendor", "shown"), [("", ["--nv"]), ("nvidia", ["--nv"]), ("amd", ["--rocm"]), ("google", [])]
+)
+def test_an_image_of_apptainer_is_shown_the_accelerators_of_their_maker(vendor: str, shown: list[str]) -> None:
+    container = {"kind": "apptainer", "image": "/images/train.sif"}
+    request = rendered(gang(accelerator_vendor=vendor), container=container)
+    assert handed_over(request.body["slurm"]["script"])["step"]["python"] == [
+        *("apptainer", "exec", *shown, "/images/train.sif", BASE["python"])
+    ]
+    without = rendered(gang(accelerator_vendor=vendor), container=container, gres="")
+    assert handed_over(without.body["slurm"]["script"])["step"]["python"][2] == "/images/train.sif"
+
+
 def near(*close: Closeness, nodes: str = "n1 n2 n3 n4", **options: Any) -> list[str]:
     """Return the directives that say how near nodes are to be."""
     lines = directives(rendered(gang(nodes, close=close), **{"chooses_nodes": True, **options}))
