@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 
 class LlmschedError(Exception):
@@ -125,5 +126,6 @@ class InternalError(LlmschedError):
 
 
 def _short(value: object, limit: int = 120) -> str:
-    text = repr(value)
+    # a spec has words, not members: <NumberFormat.FP8: 'fp8'> is nothing that its reader could look for
+    text = repr(value.value if isinstance(value, Enum) else value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched import errors
+from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.errors import LlmschedError, SpecError, SpecErrors
 
 
@@ -18,6 +19,12 @@ def test_a_spec_error_names_file_line_path_value_and_hint() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     assert str(SpecError(path="a", hint="is required")) == "a: is required"
     assert str(SpecError(path="a", hint="is required", file="f")) == "f: a: is required"
+
+
+def test_a_member_of_an_enumeration_is_shown_as_the_word_that_a_spec_has() -> None:
+    error = SpecError(path="precision.compute", value=NumberFormat.FP8, hint="is not known")
+    assert str(error) == "precision.compute = 'fp8': is not known"
+    assert error.value is NumberFormat.FP8
 
 
 def test_a_long_value_is_cut_in_the_message_but_kept_in_the_field() -> None:
