@@ -62,8 +62,17 @@ def _measured(workload: WorkloadSpec, runs: Sequence[Path]) -> Sequence[Measured
 
 
 def _measured_in(run: Path, workload: WorkloadSpec) -> Sequence[MeasuredStep]:
-    is_table = run.suffix.lower() == calibrate_rows.SUFFIX
-    return calibrate_rows.read_rows(run, workload) if is_table else measured_attempts(files.read(run), workload)
+    if run.suffix.lower() == calibrate_rows.SUFFIX:
+        return calibrate_rows.read_rows(run, workload)
+    steps = measured_attempts(files.read(run), workload)
+    for step in steps:
+        accelerator, compute = step.shape.accelerator, step.job.precision.compute
+        if compute not in accelerator.peak_flop_per_s:
+            hint = (
+                f"attempt {step.row} of {step.source} ran on {accelerator.name}, which has none: name the spec it ran"
+            )
+            raise SpecError(path="precision.compute", value=compute.value, hint=hint)
+    return steps
 
 
 _STEPS = {

@@ -12,22 +12,42 @@ from pathlib import Path
 from airflow_llmsched import codec
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
-from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.domain.workload import BatchPhase, ParallelismWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.layout_rules import DEGREE_RULES, SCHEDULE_RULES, SHARDING_RULES, LayoutRule, Question
+from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.hardware import node_shape
 from airflow_llmsched.planner.perf.job import TransformerJob, job_of
 from airflow_llmsched.planner.perf.measured import MeasuredStep
+from airflow_llmsched.planner.perf.memory_offload import has_room_outside
 from airflow_llmsched.specs import presets
 from airflow_llmsched.units import MIB
 
 SUFFIX = ".csv"
 MAX_BYTES = 16 * MIB
+MAX_ZERO_STAGE = 3
 
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp", "expert_tp", "shard_size", "micro_batch_size", "zero_stage")
 _WORDS: Mapping[str, type[StrEnum]] = {"recompute": Recompute, "schedule": PipelineSchedule, "offload": Offload}
 _NEEDED = ("shape", "step_s", "dp")
 COLUMNS = (*_NEEDED, "model", "sequence_length", "global_batch", "ranks_per_node", *_DEGREES[1:], *_WORDS)
 """What a table may have. ``sequence_length`` is in tokens, ``global_batch`` in sequences."""
+
+_COLUMN_OF: Mapping[LayoutRule, str] = {
+    LayoutRule.CP_DIVIDES_SEQUENCE: "cp",
+    LayoutRule.EP_NEEDS_EXPERTS: "ep",
+    LayoutRule.EP_DIVIDES_EXPERTS: "ep",
+    LayoutRule.EXPERT_TP_DIVIDES_FFN: "expert_tp",
+    LayoutRule.EP_DIVIDES_RANKS: "ep",
+    LayoutRule.SCHEDULE_NEEDS_PIPELINE: "schedule",
+    LayoutRule.CHUNKS_INTERLEAVE: "schedule",
+    LayoutRule.SHARD_NEEDS_ZERO: "shard_size",
+    LayoutRule.SHARD_DIVIDES: "shard_size",
+    LayoutRule.EXPERTS_INSIDE_SHARD: "shard_size",
+    LayoutRule.OFFLOAD_NEEDS_ZERO_3: "offload",
+}
+"""Rules without which a prediction means nothing. Others say what is wise, or what some trainer can: a measured step
+need not be wise."""
 
 
 def read_rows(file: Path, workload: WorkloadSpec) -> list[MeasuredStep]:
@@ -43,12 +63,14 @@ def read_rows(file: Path, workload: WorkloadSpec) -> list[MeasuredStep]:
         if file.stat().st_size > MAX_BYTES:
             raise SpecError(path=str(file), hint=f"has more than {MAX_BYTES // MIB} MiB")
         with file.open(encoding="utf-8-sig", newline="") as opened:
-            return list(_rows(csv.DictReader(opened, strict=True), job, file))
+            return list(_rows(csv.DictReader(opened, strict=True), workload, job, file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(path=str(file), hint=f"cannot be read: {error}") from error
 
 
-def _rows(table: csv.DictReader[str], job: TransformerJob, file: Path) -> Iterator[MeasuredStep]:
+def _rows(
+    table: csv.DictReader[str], workload: WorkloadSpec, job: TransformerJob, file: Path
+) -> Iterator[MeasuredStep]:
     named = table.fieldnames or ()
     for name in named:
         if name not in COLUMNS:
@@ -57,7 +79,10 @@ def _rows(table: csv.DictReader[str], job: TransformerJob, file: Path) -> Iterat
         if name not in named:
             raise SpecError(path=f"{file}.{name}", hint="is missing: every table has this column")
     for told in table:
-        yield _Row(told, f"{file}, line {table.line_num}").measured(job, source=file.name, row=table.line_num)
+        row = _Row(told, f"{file}, line {table.line_num}")
+        step = row.measured(job, source=file.name, row=table.line_num)
+        row.check(step, workload)
+        yield step
 
 
 class _Row:
@@ -81,6 +106,37 @@ class _Row:
             ranks_per_node=self._count("ranks_per_node") or min(layout.world_size, shape.num_accelerators),
             step_s=self._seconds("step_s"),
         )
+
+    def check(self, step: MeasuredStep, workload: WorkloadSpec) -> None:
+        """Raise ``SpecError`` where a prediction would mean nothing: it would be fitted all the same."""
+        job, shape, table = step.job, step.shape, LayoutTable.of([step.layout])
+        if job.precision.compute not in shape.accelerator.peak_flop_per_s:
+            hint = f"its {shape.accelerator.name} has no {job.precision.compute.value}, in which the spec computes"
+            raise self._error("shape", shape.name, hint)
+        if not step.layout.world_size >= step.ranks_per_node <= shape.num_accelerators:
+            raise self._error("ranks_per_node", step.ranks_per_node, f"is more than the {shape.name} or the gang has")
+        question = Question(
+            workload=replace(
+                workload,
+                model=job.model,
+                batch=(
+                    BatchPhase(
+                        from_tokens=0, sequence_length_tokens=job.sequence_length_tokens,
+                        num_sequences=job.num_sequences,
+                    ),
+                ),
+                parallelism=ParallelismWish(shard_size=step.layout.shard_size),
+            ),
+            slots_per_node=shape.num_accelerators,
+            slots_per_domain=shape.scale_up_size,
+        )  # fmt: skip
+        for rule, passes in (*DEGREE_RULES, *SCHEDULE_RULES, *SHARDING_RULES):
+            column = _COLUMN_OF.get(rule)
+            if column is not None and not passes(question, table).all():
+                raise self._error(column, self._text(column), rule.value)
+        if not has_room_outside(job, table, shape).all():
+            hint = f"{shape.name} has no room for that in host memory or on disks"
+            raise self._error("offload", self._text("offload"), hint)
 
     def _shape(self) -> NodeShape:
         name = self._text("shape") or ""
@@ -126,6 +182,8 @@ class _Row:
         number = self._number(name, int)
         if number is not None and not least <= number < 2**31:
             raise self._error(name, number, f"must be a whole number, {least} or more")
+        if name == "zero_stage" and number is not None and number > MAX_ZERO_STAGE:
+            raise self._error(name, number, f"must be at most {MAX_ZERO_STAGE}")
         return None if number is None else int(number)
 
     def _seconds(self, name: str) -> float:

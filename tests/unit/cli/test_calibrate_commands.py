@@ -48,6 +48,18 @@ def test_what_runs_measured_is_kept_where_the_planner_looks(spec, run, tmp_path)
     assert kept.rates_of(node_shape(LOCAL_SHAPE).accelerator) == kind.rates
 
 
+def test_a_spec_that_these_runs_cannot_have_trained_is_said_to_be_another(spec, run):
+    found = files.read(run)
+    files.write(
+        replace(found, attempts=tuple(replace(each, node_shape="p3dn.24xlarge") for each in found.attempts)), run
+    )
+    spec.write_text(yaml.safe_dump(small({"precision.compute": "bf16"})), encoding="utf-8")
+    shown = calibrate(spec, run)
+    assert shown.exit_code == 1
+    assert "precision.compute = 'bf16': attempt 1 of" in shown.stderr
+    assert "v100-32gb, which has none" in shown.stderr
+
+
 def test_without_a_state_root_nothing_is_kept(spec, run, tmp_path):
     before = set(tmp_path.rglob("*"))
     assert calibrate(spec, run).exit_code == 0

@@ -65,6 +65,21 @@ def test_a_row_says_the_layout_and_its_time_and_the_spec_the_rest(tmp_path: Path
         (["shape,dp,pp,step_s", "p5.48xlarge,1,64,3"], "pp = 64: leaves parts of the pipeline"),
         (["shape,dp,step_s,recompute", "p5.48xlarge,8,3,modules"], "recompute = 'modules': must be one of none"),
         (["shape,dp,step_s,model", "p5.48xlarge,8,3,mine"], "model = 'mine': is no preset"),
+        (["shape,dp,step_s", "p3dn.24xlarge,8,3"], "shape = 'p3dn.24xlarge': its v100-32gb has no bf16"),
+        (["shape,dp,step_s,zero_stage", "p5.48xlarge,8,3,4"], "zero_stage = 4: must be at most 3"),
+        (["shape,dp,step_s,ranks_per_node", "p5.48xlarge,64,3,16"], "ranks_per_node = 16: is more than"),
+        (["shape,dp,step_s,ranks_per_node", "p5.48xlarge,4,3,8"], "ranks_per_node = 8: is more than"),
+        (["shape,dp,step_s,ep", "p5.48xlarge,8,3,2"], "ep = '2': ep needs a mixture of experts"),
+        (["shape,dp,step_s,model,ep", "p5.48xlarge,8,3,mixtral-8x7b,3"], "ep = '3': ep does not divide the experts"),
+        (["shape,dp,step_s,model,ep", "p5.48xlarge,2,3,mixtral-8x7b,4"], "ep = '4': ep * expert-tp does not divide"),
+        (["shape,dp,step_s,cp", "p5.48xlarge,1,3,3"], "cp = '3': the sequence does not divide"),
+        (["shape,dp,step_s,shard_size,zero_stage", "p5.48xlarge,8,3,3,3"], "shard_size = '3': the shard size does not"),
+        (["shape,dp,step_s,shard_size", "p5.48xlarge,8,3,4"], "shard_size = '4': a pinned shard size needs ZeRO"),
+        (["shape,dp,step_s,schedule", "p5.48xlarge,8,3,zero_bubble"], "schedule = 'zero_bubble': interleaved and zero"),
+        (
+            ["shape,dp,step_s,offload", "ct5p-hightpu-4t,8,3,optimizer_nvme"],
+            "offload = 'optimizer_nvme': ct5p-hightpu-4t has no room",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path: Path, lines: list[str], complaint: str) -> None:
