@@ -139,7 +139,8 @@ class PlanSearch:
     """The Pareto set, best by the objective first, and the number of candidates that fell out for each reason.
 
     ``plans`` is empty when nothing is legal; ``relaxation`` then says the smallest change known to help. ``notes`` are
-    sentences on what the order of plans could not take into account.
+    sentences on what the order of plans could not take into account. ``tools`` are those for which a run was planned:
+    only what all of them can express was looked at, and no other plan is of use to it later.
     """
 
     plans: tuple[Plan, ...]
@@ -147,3 +148,4 @@ class PlanSearch:
     num_candidates: int = 0
     relaxation: str | None = None
     notes: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()

@@ -88,6 +88,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
     scope = settings.scope
     spec = run_files.read_spec(scope)
     hook = PlacementHook(engine=settings.engine, engine_options=settings.engine_options)
+    planner = hook.planner_for(spec, run_files.planned_tools(scope))
     renter = open_renter(scope)
     allowances = Allowances(scope.store(), scope.run_key)
     context = _context(settings, spec)
@@ -96,7 +97,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
         context=context,
         journal=Journal(scope.store(), scope.run_key),
         engine=engine,
-        planner=hook.plan_on,
+        planner=planner,
         checkpoints=checkpoint_format(spec),
         open_channel=open_channel,
         clock=SystemClock(),
@@ -105,7 +106,7 @@ def open_driver(settings: GangSettings) -> RunDriver:
         terms_of=renter.terms_of,
         capacity=_capacity(settings, spec, renter, allowed_usd=allowances.newest_usd()),
         allowance=allowances.newest_usd,
-        arbiter=_arbiter(settings, engine, context, planner=hook.plan_on),
+        arbiter=_arbiter(settings, engine, context, planner=planner),
     )
 
 

@@ -241,10 +241,11 @@ class PreflightRun:
         return self._preflight.limit_s + (self._spec.num_steps * plans[0].prediction.step_s if plans else 0.0)
 
     def _plan_anew(self, tree: TopologyTree, record: PreflightRecord) -> Plan:
-        search = self._hook.plan_on(self._spec, tree, frozenset())
+        planner = self._hook.planner_for(self._spec, run_files.planned_tools(self._scope))
+        search = planner(self._spec, tree, frozenset())
         if search.plans:
             return search.plans[0]
-        if self._hook.plan_on(self._spec, all_free(tree), frozenset()).plans:
+        if planner(self._spec, all_free(tree), frozenset()).plans:
             raise CapacityError(f"no plan fits what is free now. {search.relaxation or ''}".rstrip())
         why = "; ".join(f"{node}: {reason}" for node, reason in sorted(record.unfit.items()))
         raise RelaxError(f"no plan without the nodes that are unfit ({why}). {search.relaxation or ''}".rstrip())

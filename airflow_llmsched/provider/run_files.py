@@ -83,6 +83,14 @@ def read_plan(scope: RunScope) -> PlanSearch:
     return read(scope, PLAN_FILE, PlanSearch, made_by="PlanTrainingOperator")
 
 
+def planned_tools(scope: RunScope) -> tuple[str, ...]:
+    """Return the tools that the run was planned for; none where nobody planned ahead."""
+    try:
+        return read_plan(scope).tools
+    except DataError:
+        return ()
+
+
 def dataset_directory(scope: RunScope, spec: WorkloadSpec) -> Path:
     """Where this spec's data is staged: shared by all runs of the deployment that ask for the same data."""
     wanted = codec.to_json(spec.data)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -106,6 +107,14 @@ class PlacementHook(BaseHook):
         if not clusters:
             return search_on(tree, node_shapes())
         return search_clusters(workload, tree, node_shapes(), clusters=clusters, search=search_on)
+
+    def planner_for(
+        self, workload: WorkloadSpec, tools: Sequence[str]
+    ) -> Callable[[WorkloadSpec, TopologyTree, frozenset[NodeId]], PlanSearch]:
+        """Return :meth:`plan_on` of what all of ``tools`` can express. Raises ``SpecError`` if they cannot at all."""
+        from airflow_llmsched.planner.export.filter import expressible_by
+
+        return partial(self.plan_on, expresses=expressible_by(tools, workload)) if tools else self.plan_on
 
     def calibration(self) -> Calibration | None:
         """Return what ``llmsched calibrate`` kept at the state root, or None. Raises as :meth:`plan_on`."""

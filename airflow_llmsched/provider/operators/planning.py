@@ -25,7 +25,8 @@ class PlanTrainingOperator(EngineOperator):
 
     Args:
         write_out: names of tools (``planner.export.tools.TOOLS``) whose settings of the chosen plan are written beside
-            it, such as ``megatron-lm``; XCom gets their URIs and digests. Only what all of them can express is planned.
+            it, such as ``megatron-lm``; XCom gets their URIs and digests. Only what all of them can express is planned,
+            also where the run has to plan anew later; settings are those of this plan.
 
     Others as in ``EngineOperator``.
     """
@@ -42,6 +43,8 @@ class PlanTrainingOperator(EngineOperator):
 
         Fails when nothing legal fits, or when a tool of ``write_out`` cannot express the workload.
         """
+        from dataclasses import replace
+
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
         from airflow_llmsched.planner.explain import explain_plan
@@ -69,7 +72,7 @@ class PlanTrainingOperator(EngineOperator):
                 raise RelaxError(words + waits * waiting_might_help(tree, spec, engine=engine))
             best = search.plans[0]
             settings = self._write_out(scope, spec, best, tree)
-            stored = run_files.write(scope, run_files.PLAN_FILE, search)
+            stored = run_files.write(scope, run_files.PLAN_FILE, replace(search, tools=self.write_out))
         return {
             **stored,
             "summary": best.summary(),

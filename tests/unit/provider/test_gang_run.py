@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_llmsched import codec
 from airflow_llmsched.checkpoints.dcp import DcpFormat
 from airflow_llmsched.control.context import Watch
+from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.errors import DataError, SpecError
 from airflow_llmsched.provider import run_files
 from airflow_llmsched.provider.gang_run import GangSettings, checkpoint_format, open_driver
@@ -64,6 +65,26 @@ def test_planning_ahead_is_optional(slow):
     driver = open_driver(_settings(slow))
     assert isinstance(driver.start(), Watch)
     assert [attempt.plan.layout.world_size for attempt in driver.attempts()] == [2]
+
+
+@pytest.mark.parametrize("tools", [(), ("megatron-lm",), ("megatron-lm", "accelerate")])
+def test_a_run_that_plans_anew_still_plans_for_the_tools_it_was_planned_for(make_pipeline, tools):
+    pipeline = make_pipeline(parallelism={"pp": 2})
+    for name in ("communication", "memory"):
+        del pipeline.spec[name]
+    pipeline.spec |= {
+        "model": "byte-gpt-1m", "precision": {"compute": "fp32"},
+        "batch": {"sequence_length": 64, "global_batch": "4 sequences"},
+    }  # fmt: skip
+    for name in ("open_run", "stage_dataset"):
+        pipeline.run(name)
+    run_files.write(pipeline.scope, run_files.PLAN_FILE, PlanSearch(plans=(), tools=tools))
+    outcome = open_driver(_settings(pipeline)).start()
+    if "accelerate" in tools:
+        assert not isinstance(outcome, Watch)
+        assert "the trainer cannot express it" in str(outcome)
+    else:
+        assert isinstance(outcome, Watch)
 
 
 @pytest.mark.parametrize(

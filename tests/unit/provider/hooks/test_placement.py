@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NodeCosts, NotPlaced, Placed, PlacementProblem
-from airflow_llmsched.domain.workload import ObjectiveWeights
+from airflow_llmsched.domain.workload import LauncherSpec, ObjectiveWeights
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.learning import calibration_file
 from airflow_llmsched.objects.open import open_store
+from airflow_llmsched.planner.export.filter import expressible_by
+from airflow_llmsched.planner.layout_table import LayoutTable
 from airflow_llmsched.planner.perf.calibration import Calibration, FittedKind
 from airflow_llmsched.planner.perf.rates import prior_of_generation
 from airflow_llmsched.planner.placement.front import Front
@@ -72,6 +76,17 @@ def test_plans_reckon_with_what_was_calibrated_at_the_state_root(hook, state_roo
     store = open_store(str(state_root))
     calibration_file.save(store, Calibration(fitted_on="2026-11-30", kinds={"cpu": fitted}))
     assert hook.plan_on(spec, tree, frozenset()).plans[0].prediction.error_ratio == 0.03
+
+
+def test_a_planner_for_tools_finds_what_they_can_express_and_nothing_else(hook):
+    spec, tree = replace(load_small(), launcher=LauncherSpec(command=("train",))), hook.topology()
+    free, bound = (hook.planner_for(spec, tools)(spec, tree, frozenset()) for tools in ((), ("accelerate",)))
+    expresses = expressible_by(["accelerate"], spec)
+    by_search = [expresses(LayoutTable.of([plan.layout for plan in found.plans])) for found in (free, bound)]
+    assert not by_search[0].all()
+    assert by_search[1].all()
+    with pytest.raises(SpecError, match="torchtitan's models"):
+        hook.planner_for(spec, ("torchtitan",))
 
 
 def test_the_same_question_has_the_same_answer(hook, pipeline):

@@ -35,6 +35,9 @@ def test_xcom_gets_where_the_plan_is_and_a_summary_but_no_placement(opened):
 def test_settings_of_a_tool_are_written_beside_the_plan(opened):
     result = opened.run("plan_training", write_out=["torchrun", "accelerate"])
     assert set(result["settings"]) == {"torchrun", "accelerate"}
+    assert (
+        run_files.read_plan(opened.scope).tools == run_files.planned_tools(opened.scope) == ("torchrun", "accelerate")
+    )
     folder = Path(urlsplit(result["uri"]).path).parent
     assert (folder / "torchrun.args").read_text() == "--nnodes=1\n--nproc-per-node=2\n--max-restarts=0\n"
     text = (folder / "accelerate.yaml").read_bytes()

@@ -97,6 +97,31 @@ def test_sound_nodes_pass_in_one_round_and_are_trained_on(pipeline, checks) -> N
     assert [span.bucket for span in spans if span.label.endswith("preflight")] == [Bucket.QUEUE, Bucket.PROVISION]
 
 
+@pytest.mark.parametrize("tools", [("megatron-lm",), ("accelerate",)])
+def test_without_unfit_nodes_a_run_is_planned_for_the_same_tools(pipeline, checks, tools) -> None:
+    """Accelerate has no pipelines: what the run was planned for is not given up for nodes that are left."""
+    for name in ("communication", "memory"):
+        del pipeline.spec[name]
+    batch = {"sequence_length": 64, "global_batch": "4 sequences"}
+    pipeline.spec |= {
+        "model": "byte-gpt-1m",
+        "precision": {"compute": "fp32"},
+        "parallelism": {"pp": 2},
+        "batch": batch,
+    }
+    checks("n1")
+    pipeline.prepare()
+    run_files.write(pipeline.scope, run_files.PLAN_FILE, replace(run_files.read_plan(pipeline.scope), tools=tools))
+    if "accelerate" in tools:
+        with pytest.raises(AirflowFailException, match="no plan without the nodes that are unfit"):
+            pipeline.run("preflight")
+        return
+    assert pipeline.run("preflight")["rounds"] == 2
+    plan = preflight_record(pipeline.scope, generation=0).plan
+    assert plan is not None
+    assert (plan.layout.pp, set(plan.placement.nodes)) == (2, {"n0", "n2"})
+
+
 def test_what_was_checked_is_held_until_the_launch_takes_it_over(pipeline, checks) -> None:
     checks()
     pipeline.prepare()
