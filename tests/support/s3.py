@@ -24,7 +24,8 @@ def s3_server(folder: Path, *, limit_s: float = 60.0) -> Iterator[str]:
     log = folder / "moto.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, "-u", "-m", "tests.support.moto_in_turn"],
+            cwd=Path(__file__).parents[2],
             stdout=subprocess.DEVNULL,
             stderr=output,
         )
