@@ -97,6 +97,7 @@ def _leaders(home: Path) -> list[int]:
     return [state["components"][name]["pid"] for name in COMPONENTS]
 
 
+@pytest.mark.long
 def test_the_stack_ends_when_its_owner_is_killed_hard(tmp_path):
     home = tmp_path / "home"
     owner = subprocess.Popen(

@@ -96,6 +96,7 @@ def test_without_a_checkout_it_says_where_to_run_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, number: signal.Signals):
     mark = f"LLMSCHED_TEST_MARK=demo-{number}-{os.getpid()}"
