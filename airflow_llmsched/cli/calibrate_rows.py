@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_llmsched import codec
 from airflow_llmsched.domain.hardware import NodeShape
-from airflow_llmsched.domain.layout import Offload, ParallelLayout, PipelineSchedule, Recompute
+from airflow_llmsched.domain.layout import MAX_ZERO_STAGE, Offload, ParallelLayout, PipelineSchedule, Recompute
 from airflow_llmsched.domain.workload import BatchPhase, ParallelismWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_rules import DEGREE_RULES, SCHEDULE_RULES, SHARDING_RULES, LayoutRule, Question
@@ -25,7 +25,6 @@ from airflow_llmsched.units import MIB
 
 SUFFIX = ".csv"
 MAX_BYTES = 16 * MIB
-MAX_ZERO_STAGE = 3
 
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp", "expert_tp", "shard_size", "micro_batch_size", "zero_stage")
 _WORDS: Mapping[str, type[StrEnum]] = {"recompute": Recompute, "schedule": PipelineSchedule, "offload": Offload}

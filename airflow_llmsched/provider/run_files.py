@@ -84,11 +84,8 @@ def read_plan(scope: RunScope) -> PlanSearch:
 
 
 def planned_tools(scope: RunScope) -> tuple[str, ...]:
-    """Return the tools that the run was planned for; none where nobody planned ahead."""
-    try:
-        return read_plan(scope).tools
-    except DataError:
-        return ()
+    """Return the tools that the run was planned for; none where nobody planned ahead. Raises as :func:`read`."""
+    return read_plan(scope).tools if exists(scope, PLAN_FILE) else ()
 
 
 def dataset_directory(scope: RunScope, spec: WorkloadSpec) -> Path:

@@ -32,6 +32,13 @@ def test_a_damaged_file_is_no_plan(scope):
         run_files.read_plan(scope)
 
 
+def test_a_run_that_nobody_planned_ahead_is_for_any_tool_and_one_whose_plan_is_damaged_for_none_that_is_known(scope):
+    assert run_files.planned_tools(scope) == ()
+    run_files.write(scope, run_files.PLAN_FILE, 7)
+    with pytest.raises(DataError, match=r"plan.json of run .* is damaged: clear PlanTrainingOperator"):
+        run_files.planned_tools(scope)
+
+
 def test_what_a_try_writes_too_late_replaces_nothing(scope):
     first, second = (replace(scope, try_number=number) for number in (9, 10))
     run_files.write(second, run_files.PLAN_FILE, PlanSearch(plans=(), num_candidates=10))
