@@ -10,6 +10,7 @@ from airflow_llmsched.domain.hardware import Accelerator, NodeShape
 from airflow_llmsched.domain.placement import NotPlaced
 from airflow_llmsched.domain.workload import ParallelismWish, WorkloadSpec
 from airflow_llmsched.planner.evaluate import usable_bytes
+from airflow_llmsched.planner.layout_rules import LayoutRule
 from airflow_llmsched.planner.layouts import legal_layouts
 from airflow_llmsched.planner.perf.demands import Shortage
 from airflow_llmsched.planner.ranks import nearest_rank_counts, rank_counts, reserved_slots
@@ -117,7 +118,7 @@ def relaxation(obstacles: Obstacles) -> str | None:
 
 def _short_of_memory(obstacles: Obstacles) -> str | None:
     if obstacles.leanest_bytes is not None and obstacles.leanest_accelerator is not None:
-        return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator)
+        return _to_fit(obstacles.leanest_bytes, obstacles.leanest_accelerator) + _or_split(obstacles)
     return None if obstacles.shortage is None else _to_share(*obstacles.shortage)
 
 
@@ -127,6 +128,17 @@ def _to_fit(leanest_bytes: int, accelerator: Accelerator) -> str:
         f"the leanest legal layout needs {needed} on each {accelerator.name}, which has {usable} to use: allow more "
         "ranks, a higher ZeRO stage, more recomputation, a smaller micro-batch or an offload "
         "(parallelism.may_offload), or use accelerators with more memory"
+    )
+
+
+def _or_split(obstacles: Obstacles) -> str:
+    """Name the trainer where it is what kept the model whole: more of anything else may never make up for that."""
+    num_split = obstacles.rejections().get(LayoutRule.SHIPPED_TRAINER, 0)
+    if not num_split:
+        return ""
+    return (
+        f". The shipped trainer keeps the model whole: {num_split:,} layouts that split it need a trainer that does "
+        "(launcher.command)"
     )
 
 

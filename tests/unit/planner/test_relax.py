@@ -10,7 +10,14 @@ from airflow_llmsched.domain.hardware import NumberFormat
 from airflow_llmsched.domain.layout import PlacementWish, RankGroup
 from airflow_llmsched.domain.roles import RoleKind, RoleSpec
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.domain.workload import CapacityWish, MemoryDemand, ParallelismWish, PrecisionSpec, WorkloadSpec
+from airflow_llmsched.domain.workload import (
+    CapacityWish,
+    LauncherSpec,
+    MemoryDemand,
+    ParallelismWish,
+    PrecisionSpec,
+    WorkloadSpec,
+)
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.relax import Obstacles, relaxation
@@ -52,6 +59,11 @@ EVALUATOR = (RoleSpec(kind=RoleKind.EVALUATOR, num_ranks=2),)
             "8 fit in one node: allow level .rack. instead",
         ),
         (workload(LLAMA2_70B, capacity=capacity(1, 2)), fleet(1), r"the leanest legal layout needs \d+\.\d GiB"),
+        (
+            workload(LLAMA2_70B, capacity=capacity(16, 16), launcher=LauncherSpec()),
+            fleet(2),
+            r"more memory\. The shipped trainer keeps the model whole: [\d,]+ layouts that split it need a trainer",
+        ),
         (
             workload(None, memory=(MemoryDemand(tier="host", bytes_per_rank=300 * 2**30),)),
             tree_of(node("n", slots=8), node("a", shape="p4d.24xlarge")),
