@@ -8,7 +8,7 @@ launch that he claims for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from airflow_llmsched.control.arbiter_turn import ends_by_s, turn_of, unknown_wo
 from airflow_llmsched.control.arbiter_view import as_if_alone, left_over, only, part_of, slots_of
 from airflow_llmsched.control.fit_nodes import without
 from airflow_llmsched.control.journal import JournalRaceError
-from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
@@ -111,6 +111,11 @@ class SideArbiter:
         """Return why the gang is to make room, empty: it is not."""
         mine = self._mine()
         return "" if mine is None or mine.yields_to is None else f"it is to make room for run {mine.yields_to}"
+
+    def others(self) -> Mapping[RunKey, frozenset[NodeId]]:
+        """Return the nodes that other gangs hold now, by who."""
+        claims = self._ground.state().claims
+        return {key: frozenset(each.held) for key, each in claims.items() if key != self.key and each.held}
 
     def num_yields(self) -> int:
         """Return how often the gang has made room: launches that are charged to nobody."""

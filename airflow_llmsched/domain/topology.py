@@ -87,16 +87,26 @@ class TopologyNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredOn:
+    """When (Unix seconds) links were measured, and between which nodes."""
+
+    at_s: float
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLevel:
     """What joins the nodes inside one domain of ``level`` that no inner level joins; None: those of the whole fleet.
 
     ``bandwidth_bytes_per_s`` is one-way and what each accelerator has when all use it at once. ``is_measured`` says
     that collectives were seen to reach it: then nothing is taken off it, and it overrides what a node's shape states.
+    ``measured_on`` is which, where they were checks of nodes that a run made here.
     """
 
     level: str | None
     bandwidth_bytes_per_s: float
     is_measured: bool = False
+    measured_on: MeasuredOn | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import BudgetSpec, WorkloadSpec
 from airflow_llmsched.planner import compressed, recomputed
 from airflow_llmsched.planner.layout_table import Expresses
+from airflow_llmsched.planner.links import AsMeasured, as_claimed, measured_words, reckoned_tree
 from airflow_llmsched.planner.neighbours import Neighbour, neighbours, term_changes_s
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
@@ -84,11 +85,12 @@ def explain_plan(
     *,
     expresses: Expresses | None = None,
     calibration: Calibration | None = None,
+    as_measured: AsMeasured = as_claimed,
 ) -> str:
     """Return :func:`explain` of a search for ``workload``, its best plan compared with what is one change away.
 
-    Limits of the budget that the run does not keep, what computing again layer by layer would save, and what
-    compressing gradients would save or risks, is said last.
+    Links that checks of nodes measured, limits of the budget that the run does not keep, what computing again layer by
+    layer would save, and what compressing gradients would save or risks, is said last.
 
     Args:
         workload: what was planned.
@@ -97,15 +99,18 @@ def explain_plan(
         shapes: the node shapes that were searched, by name.
         expresses: what the trainer can express, as the search was told.
         calibration: what the search reckoned with.
+        as_measured: what was measured of links, as the search was told.
     """
     if not search.plans:
         return explain(search)
     best = search.plans[0]
+    tree = reckoned_tree(tree, best, as_measured)
     placed = PlacedMachine.on(best.placement, tree=tree, shape=shapes[best.node_shape])
     machine = replace(placed, calibration=calibration)
     around = neighbours(workload, best, machine, expresses=expresses)
     parts = (
         explain(search, around),
+        measured_words(tree),
         _beyond_limits(workload.budget, best.prediction),
         recomputed.words(workload, best, machine),
         compressed.words(workload, best, machine),

@@ -24,6 +24,7 @@ from airflow_llmsched.planner.evaluate import evaluate, step_seconds, total_s, u
 from airflow_llmsched.planner.launch_settings import launch_settings
 from airflow_llmsched.planner.layout_table import BoolArray, Expresses, FloatArray, IntArray, LayoutTable
 from airflow_llmsched.planner.layouts import LayoutSpace, legal_layouts
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.planner.node_costs import node_costs_of
 from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
@@ -156,6 +157,7 @@ def search(
     expresses: Expresses | None = None,
     calibration: Calibration | None = None,
     node_costs: Mapping[NodeId, NodeCosts] = MappingProxyType({}),
+    as_measured: AsMeasured = as_claimed,
 ) -> PlanSearch:
     """Return the plans worth having, best by the objective first.
 
@@ -174,6 +176,7 @@ def search(
         calibration: What machines reach, by one's own measurements; None: what comes with the package.
         node_costs: What makes nodes worse than others as free, for solvers that go by the score of a placement. What
             the tree says of its nodes counts where this is silent.
+        as_measured: Puts what was measured of links in place of what the tree claims.
 
     Raises:
         SpecError: a placement wish names a level that the topology does not have.
@@ -185,7 +188,8 @@ def search(
     obstacles.unknown_shapes = tuple(name for name in names if name not in shapes)
     asks = [
         Ask(
-            workload=workload, tree=_of_shape(tree, name, shapes[name]), shape=shapes[name],
+            workload=workload, tree=as_measured(_of_shape(tree, name, shapes[name]), shapes[name].name),
+            shape=shapes[name],
             solver=solver, excluded=excluded, seed=seed, time_limit_s=time_limit_s,
             expresses=expresses, calibration=calibration, node_costs=costs,
         )

@@ -32,6 +32,11 @@ def handoff_limit_s() -> float:
     return float(conf.getfloat(SECTION, "handoff_limit", fallback=1800.0))
 
 
+def measured_links_limit_s() -> float:
+    """Return for how long what checks of nodes measured of links counts, in seconds; 0: not at all."""
+    return float(conf.getfloat(SECTION, "measured_links_limit", fallback=604_800.0))
+
+
 def fleet_file() -> str:
     """Return the path of the deployment's fleet file; empty where it has none."""
     return str(conf.get(SECTION, "fleet_file", fallback=""))

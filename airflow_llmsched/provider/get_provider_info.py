@@ -50,6 +50,16 @@ _OPTIONS: dict[str, Any] = {
         "example": "s3://pretraining/llmsched",
         "default": "",
     },
+    "measured_links_limit": {
+        "description": (
+            "Seconds for which what checks of nodes (PreflightOperator) measured of a cluster's links counts in plans "
+            "of later launches there. 0: plans go by what the topology claims."
+        ),
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": None,
+        "default": "604800",
+    },
     "fleet_file": {
         "description": (
             "YAML file that lists clusters and clouds (docs/reference/fleet.md). Tasks may then name a cluster of it "

@@ -5,6 +5,7 @@ What was found is in the run's folder after each round, so that a worker that di
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_llmsched import codec
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.arbiter_state import ROUNDS_PER_GENERATION, launch_number
 from airflow_llmsched.control.arbiter_view import asked_gang
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
@@ -33,7 +35,7 @@ from airflow_llmsched.domain.preflight import Check, NodeChecks, PreflightRecord
 from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.errors import CapacityError, CouldNotLookError, DataError, RelaxError
+from airflow_llmsched.errors import CapacityError, CouldNotLookError, DataError, RelaxError, TransientError
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.policies.preflight import judge
 from airflow_llmsched.provider import run_files
@@ -46,7 +48,10 @@ from airflow_llmsched.provider.run_engine import open_run_engine
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.provider.side_claims import open_claims
 from airflow_llmsched.provider.side_gangs import open_side_gang
+from airflow_llmsched.topology.link_records import LinkRecord, record_of
 from airflow_llmsched.trainers.preflight.words import MARK, OPTIONS_VARIABLE, Options
+
+log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 
@@ -115,6 +120,7 @@ class PreflightRun:
             found = self._found(outcome)
             if found is None:
                 return outcome
+            self._keep_links(found)
             record = self.record()
             record = self._keep(replace(record, rounds=(*record.rounds, found)))
             if record.passed:
@@ -169,6 +175,20 @@ class PreflightRun:
     def _keep(self, record: PreflightRecord) -> PreflightRecord:
         run_files.write(self._scope, run_files.PREFLIGHT_FILE, record)
         return record
+
+    def _keep_links(self, found: PreflightRound) -> None:
+        """Keep what a round measured of links for whoever plans here next. Without it the run goes on all the same."""
+        if found.unfit:
+            return  # what was measured may be of the node that is to blame
+        try:
+            others = {} if self._claims is None else self._claims.others()
+            told = record_of(found, self._engine.topology(), at_s=SystemClock().now_s(), others=others)
+            if isinstance(told, LinkRecord):
+                self._hook.measured_links().keep(told)
+            else:
+                log.info("plans go on without what these checks measured of links: %s", told)
+        except TransientError as error:
+            log.warning("what the checks measured of links is not kept: %s", error)
 
     def _round(self, record: PreflightRecord) -> SingleRun:
         return open_side_gang(

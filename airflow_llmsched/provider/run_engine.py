@@ -55,6 +55,13 @@ def options_of_run(options: Mapping[str, Any], run: RunKey) -> dict[str, Any]:
     return {**options, HOSTS: {**rented, "run": str(run)}} if isinstance(rented, Mapping) else dict(options)
 
 
+def renting_run(options: Mapping[str, Any]) -> RunKey | None:
+    """Return the run whose rented machines an engine with these options has, None where it has others."""
+    rented = options.get(HOSTS)
+    run = rented.get("run") if isinstance(rented, Mapping) else None
+    return RunKey(run) if run else None
+
+
 def _books(run: str | None) -> Sequence[LeaseBook]:
     store = open_store(state_root())
     return [LeaseBook(store, key) for key in ([RunKey(run)] if run else run_keys(store))]

@@ -36,11 +36,15 @@ _TOLD = re.compile(r"([0-9]{1,18}) bytes over ([0-9]{1,7}) ranks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What each accelerator of ``nodes`` could send to other nodes while all did. ``num_bytes`` is what was moved."""
+    """What each accelerator of ``nodes`` could send to other nodes while all did. ``num_bytes`` is what was moved.
+
+    ``num_ranks`` are the accelerators that did, as many on each node.
+    """
 
     nodes: frozenset[NodeId]
     bytes_per_s: float
     num_bytes: int
+    num_ranks: int
 
 
 def read_nccl_tests(text: str) -> Measurement:
@@ -70,15 +74,37 @@ def read_nccl_tests(text: str) -> Measurement:
         nodes=frozenset(map(NodeId, ranks.values())),
         bytes_per_s=_leaving(collective, list(ranks.values()), rates[max(rates)] * 1e9),
         num_bytes=max(rates),
+        num_ranks=len(ranks),
     )
 
 
 def read_preflight(record: PreflightRecord, odd: Oddities) -> list[Measurement]:
     """Return what the gangs of checks measured, one round after the other; those too short to tell are counted."""
-    found = (_of_round(each) for each in record.rounds)
+    found = (read_round(each) for each in record.rounds)
     measured = [each for each in found if each is not None]
     odd.note("round of checks that measured no links", len(record.rounds) - len(measured))
     return measured
+
+
+def read_round(each: PreflightRound) -> Measurement | None:
+    """Return what one gang of checks measured, None if that says nothing of links."""
+    told = {
+        checked.node: check
+        for checked in each.nodes
+        for check in checked.checks
+        if check.name == COLLECTIVE_CHECK and check.outcome is CheckOutcome.OK and 0 < (check.value or 0.0) < math.inf
+    }
+    size = next((_TOLD.fullmatch(check.detail) for check in told.values()), None)
+    if size is None or len(told) < len(each.nodes) or int(size[2]) < len(told):
+        return None
+    num_ranks = int(size[2])
+    slowest = min(check.value or 0.0 for check in told.values())
+    return Measurement(
+        nodes=frozenset(told),
+        bytes_per_s=slowest * len(told) / num_ranks,
+        num_bytes=int(size[1]),
+        num_ranks=num_ranks,
+    )
 
 
 def with_measured(tree: TopologyTree, measurements: Iterable[Measurement]) -> Reading:
@@ -90,15 +116,40 @@ def with_measured(tree: TopologyTree, measurements: Iterable[Measurement]) -> Re
     odd = Oddities()
     lowest: dict[str | None, float] = {}
     for each in measurements:
-        for level in _level_of(each, tree, odd):
+        for level in level_of(each, tree, odd):
             lowest[level] = min(each.bytes_per_s, lowest.get(level, math.inf))
-    known = {each.level: each for each in tree.network}
-    measured = {
-        level: NetworkLevel(level=level, bandwidth_bytes_per_s=rate, is_measured=True) for level, rate in lowest.items()
-    }
-    levels = (None, *tree.levels)
-    network = [(known | measured)[level] for level in levels if level in known or level in measured]
-    return Reading(tree=replace(tree, network=tuple(network)), warnings=odd.counted())
+    measured = [
+        NetworkLevel(level=level, bandwidth_bytes_per_s=rate, is_measured=True) for level, rate in lowest.items()
+    ]
+    return Reading(tree=overridden(tree, measured), warnings=odd.counted())
+
+
+def level_of(each: Measurement, tree: TopologyTree, odd: Oddities) -> Iterator[str | None]:
+    """Yield the level whose links were measured, if it is one of the tree's network; else count why not."""
+    paths = {node.id: node.path for node in tree.nodes}
+    short = {short_name(node.id): node.path for node in tree.nodes}  # nccl-tests leaves the domain out
+    if each.num_bytes < MIN_BYTES:
+        odd.note("measurement with buffers below 64 MiB, which does not count")
+        return
+    if len(each.nodes) < 2:
+        odd.note("measurement within one node, which does not count")
+        return
+    found = [paths.get(node) or short.get(short_name(node)) for node in each.nodes]
+    if None in found:
+        odd.note("measurement with nodes that the topology does not have")
+        return
+    shared = sum(len({path[:depth] for path in found if path}) == 1 for depth in range(1, len(tree.levels) + 1))
+    level = tree.levels[shared - 1] if shared else None
+    if tree.scale_up_level is not None and shared > tree.levels.index(tree.scale_up_level):
+        odd.note("measurement within one domain of the fastest links, which are not the network's")
+        return
+    yield level
+
+
+def overridden(tree: TopologyTree, links: Iterable[NetworkLevel]) -> TopologyTree:
+    """Return the tree with ``links``, one of a level, in place of what it claims of theirs."""
+    told = {each.level: each for each in (*tree.network, *links)}
+    return replace(tree, network=tuple(told[level] for level in (None, *tree.levels) if level in told))
 
 
 def _row(words: Sequence[str], where: str) -> tuple[int, float, bool] | None:
@@ -129,40 +180,3 @@ def _leaving(collective: str, ranks: Sequence[str], bus_bytes_per_s: float) -> f
     if rate <= 0 and len(per_node) > 1:
         raise refusal(_SOURCE, "measured nothing", hint="Use larger buffers: -b 64M -e 1G")
     return rate
-
-
-def _of_round(each: PreflightRound) -> Measurement | None:
-    told = {
-        checked.node: check
-        for checked in each.nodes
-        for check in checked.checks
-        if check.name == COLLECTIVE_CHECK and check.outcome is CheckOutcome.OK and check.value
-    }
-    size = next((_TOLD.fullmatch(check.detail) for check in told.values()), None)
-    if size is None or len(told) < len(each.nodes):
-        return None
-    num_local = int(size[2]) / len(told)
-    slowest = min(check.value or 0.0 for check in told.values())
-    return Measurement(nodes=frozenset(told), bytes_per_s=slowest / num_local, num_bytes=int(size[1]))
-
-
-def _level_of(each: Measurement, tree: TopologyTree, odd: Oddities) -> Iterator[str | None]:
-    """Yield the level whose links were measured, if it is one of the tree's network."""
-    paths = {node.id: node.path for node in tree.nodes}
-    short = {short_name(node.id): node.path for node in tree.nodes}  # nccl-tests leaves the domain out
-    if each.num_bytes < MIN_BYTES:
-        odd.note("measurement with buffers below 64 MiB, which does not count")
-        return
-    if len(each.nodes) < 2:
-        odd.note("measurement within one node, which does not count")
-        return
-    found = [paths.get(node) or short.get(short_name(node)) for node in each.nodes]
-    if None in found:
-        odd.note("measurement with nodes that the topology does not have")
-        return
-    shared = sum(len({path[:depth] for path in found if path}) == 1 for depth in range(1, len(tree.levels) + 1))
-    level = tree.levels[shared - 1] if shared else None
-    if tree.scale_up_level is not None and shared > tree.levels.index(tree.scale_up_level):
-        odd.note("measurement within one domain of the fastest links, which are not the network's")
-        return
-    yield level

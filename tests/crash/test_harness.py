@@ -41,6 +41,7 @@ ELSEWHERE = {
     "arbiter.close": "the same",
     "checkpoint.copy": "dies at each: tests/unit/checkpoints/test_copying.py",
     "fleet.": "dies at each, and stands still at what it claims: tests/crash/test_fleet_deaths.py",
+    "links.keep": "dies on both sides: tests/unit/control/test_measured_links.py",
     "numbered.": "dies at each and stands still in each: tests/unit/clouds/onprem/test_reservations.py",
     "hosts.": "a worker dies at each, as the next goes on from there: tests/contract/test_hosts_engine_crashes.py",
     "ssh.": "a command may run twice, and does when its connection breaks: tests/unit/engines/test_ssh.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow_llmsched.registry import DEFAULT_SOLVER
 
 if TYPE_CHECKING:
+    from airflow_llmsched.control.measured_links import MeasuredLinks
     from airflow_llmsched.domain.fleet import Cluster
     from airflow_llmsched.domain.hardware import NodeShape
     from airflow_llmsched.domain.identity import NodeId
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
     from airflow_llmsched.planner.layout_table import Expresses
+    from airflow_llmsched.planner.links import AsMeasured
     from airflow_llmsched.planner.perf.calibration import Calibration
     from airflow_llmsched.planner.placement.front import Front
     from airflow_llmsched.ports import Engine, PlacementSolver
@@ -79,17 +81,20 @@ class PlacementHook(BaseHook):
         *,
         expresses: Expresses | None = None,
     ) -> PlanSearch:
-        """Return the Pareto plans on a given tree, of what the trainer ``expresses``.
+        """Return the Pareto plans on a given tree of the engine's, of what the trainer ``expresses``.
 
-        They reckon with what ``llmsched calibrate`` kept at the state root, if anything.
+        They reckon with what ``llmsched calibrate`` kept at the state root, if anything, and with what checks of nodes
+        measured of the engine's links.
 
         Raises:
-            DataError: what is kept there cannot be read.
+            DataError: what was calibrated cannot be read.
             StoreError: the state root could not be asked.
         """
         from airflow_llmsched.planner.clusters import search_clusters
         from airflow_llmsched.planner.perf.hardware import node_shapes
         from airflow_llmsched.planner.search import search
+
+        as_measured = self.as_measured()
 
         def search_on(tree: TopologyTree, shapes: Mapping[str, NodeShape]) -> PlanSearch:
             return search(
@@ -101,6 +106,7 @@ class PlacementHook(BaseHook):
                 seed=workload.seed,
                 expresses=expresses,
                 calibration=self.calibration(),
+                as_measured=as_measured,
             )
 
         clusters = self._clusters()
@@ -123,6 +129,36 @@ class PlacementHook(BaseHook):
         from airflow_llmsched.provider.config import state_root
 
         return calibration_file.load(open_store(state_root()))
+
+    def as_measured(self) -> AsMeasured:
+        """Return what puts links as checks of nodes measured them into trees of the engine's. Raises ``StoreError``."""
+        from airflow_llmsched.topology.link_records import links_on
+
+        return partial(links_on, self.measured_links().counted())
+
+    def measured_links(self) -> MeasuredLinks:
+        """Return what is kept of what checks of nodes measured on the engine's machines. Raises ``StoreError``."""
+        from airflow_llmsched.clock import SystemClock
+        from airflow_llmsched.control.measured_links import open_measured_links
+        from airflow_llmsched.objects.open import open_store
+        from airflow_llmsched.provider.config import measured_links_limit_s, state_root
+        from airflow_llmsched.provider.engine import deployment_fleet
+        from airflow_llmsched.provider.run_engine import renting_run
+
+        return open_measured_links(
+            self._engine,
+            self.engine_name,
+            self.engine_options,
+            deployment_fleet(),
+            store=open_store(state_root()),
+            clock=SystemClock(),
+            run=renting_run(self.engine_options),
+            limit_s=measured_links_limit_s(),
+        )
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self.get_conn()
 
     def _clusters(self) -> Sequence[Cluster]:
         """Return the terms of the clusters that the engine stands for; none where it is an adapter."""

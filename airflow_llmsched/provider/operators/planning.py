@@ -65,7 +65,15 @@ class PlanTrainingOperator(EngineOperator):
             engine = hook.get_conn()
             tree = when_its_turn_comes(tree_of(scope, hook), spec, engine=engine)
             search = hook.plan_on(spec, tree, frozenset(), expresses=expresses)
-            words = explain_plan(spec, search, tree, node_shapes(), expresses=expresses, calibration=hook.calibration())
+            words = explain_plan(
+                spec,
+                search,
+                tree,
+                node_shapes(),
+                expresses=expresses,
+                calibration=hook.calibration(),
+                as_measured=hook.as_measured(),
+            )
             self.log.info("%s", words)
             if not search.plans:
                 waits = "\n\nOthers hold nodes: with a queue block in its spec the run would wait its turn."

@@ -9,7 +9,7 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.control.arbiter_ground import Ground
 from airflow_llmsched.control.arbiter_side import SideArbiter, SideClaim
-from airflow_llmsched.control.arbiter_state import launch_number
+from airflow_llmsched.control.arbiter_state import Claim, launch_number
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.events import Woke
 from airflow_llmsched.control.intents import LaunchIntents, evaluation_intents
@@ -162,6 +162,19 @@ def test_an_evaluation_holds_what_it_runs_on_and_gives_it_back(house: SharedHous
     assert 0 not in house.claims().claims[other.key].held.get(N0, ())
     assert isinstance(bench.until_over(), Succeeded)
     assert KEY not in house.claims().claims
+
+
+def test_it_tells_what_nodes_others_hold_beside_it(house: SharedHouse) -> None:
+    bench = Bench(house)
+    bench.claims().hold(Ranks(), key=AttemptKey(run=KEY, generation=0, attempt=0))
+    (mine,) = house.ground().state().claims[KEY].held
+    assert bench.claims().others() == {}, "what it holds itself is no other's"
+    node = NodeId("r0n1" if mine == N0 else "r0n0")
+    gang = QueuedGang(key=OWNER, team="default", priority_class="low")
+    house.ground().claim(Claim(gang=gang, num_records=1, since_s=0.0, held={node: (0, 1)}))
+    waiting = replace(gang, key=run_of("w"))
+    house.ground().claim(Claim(gang=waiting, num_records=1, since_s=0.0))
+    assert bench.claims().others() == {OWNER: {node}}
 
 
 def test_without_a_queue_block_it_takes_what_is_left_over_and_waits_for_capacity_else(house: SharedHouse) -> None:

@@ -10,7 +10,7 @@ from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.objects.open import open_store
-from airflow_llmsched.provider.run_engine import open_run_engine, options_of_run
+from airflow_llmsched.provider.run_engine import open_run_engine, options_of_run, renting_run
 
 RUN = RunKey("ls-aaaaaaaaaaaaaaaaaaaa")
 LOGIN = {"user": "trainer", "key": "/keys/user", "known_hosts": "/keys/known"}
@@ -43,6 +43,7 @@ def test_a_run_names_itself_in_options_that_survive_json_and_in_no_others():
     listed = {**LOGIN, "hosts": [{"name": "h1", "address": "h1", "slots": 1}]}
     assert options_of_run(listed, RUN) == listed
     assert options_of_run({"num_nodes": 2}, RUN) == {"num_nodes": 2}
+    assert [renting_run(each) for each in (options, listed, {"hosts": {}}, {})] == [RUN, None, None, None]
 
 
 @pytest.mark.parametrize(

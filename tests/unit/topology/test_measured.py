@@ -47,8 +47,8 @@ def tree(**links: float) -> TopologyTree:
     return hung(network, Machines(num_slots=8))
 
 
-def measurement(*nodes: str, rate: float = 1e9, num_bytes: int = 1024 * MIB) -> Measurement:
-    return Measurement(nodes=frozenset(map(NodeId, nodes)), bytes_per_s=rate, num_bytes=num_bytes)
+def measurement(*nodes: str, rate: float = 1e9, num_bytes: int = 1024 * MIB, num_ranks: int = 16) -> Measurement:
+    return Measurement(nodes=frozenset(map(NodeId, nodes)), bytes_per_s=rate, num_bytes=num_bytes, num_ranks=num_ranks)
 
 
 def test_a_ring_gives_each_accelerator_its_share_of_what_leaves_the_node() -> None:

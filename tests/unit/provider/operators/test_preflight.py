@@ -21,6 +21,7 @@ from airflow_llmsched.provider import preflight_run, run_files
 from airflow_llmsched.provider.gang_run import preflight_record
 from airflow_llmsched.provider.gang_watch import cancel
 from airflow_llmsched.provider.handover import handed_over
+from airflow_llmsched.provider.hooks.placement import PlacementHook
 from airflow_llmsched.provider.operators.gang_base import GangFailedError
 from tests.support.pipeline import Pipeline, plain_spec
 
@@ -31,7 +32,12 @@ if {slow}:
     time.sleep(600)
 check = {{"name": "disk", "outcome": "bad" if node in {broken} else "ok", "detail": "worn out"}}
 print("LLMSCHED-PREFLIGHT " + json.dumps(check))
+size = "268435456 bytes over " + os.environ["WORLD_SIZE"] + " ranks"
+check = {{"name": "collective", "outcome": "ok", "detail": size, "value": {rate}}}
+print("LLMSCHED-PREFLIGHT " + json.dumps(check))
 """
+SLOW_LINK = 2e6
+"""Bytes/s of a collective: so far below what a topology claims that every plan over nodes shows it."""
 OTHER = RunKey("ls-aaaaaaaaaaaaaaaaaaaa")
 FOUR_RANKS = {"min_ranks": 4, "max_ranks": 4}
 
@@ -66,11 +72,11 @@ def links(tmp_path):
 
 @pytest.fixture
 def checks(tmp_path, monkeypatch):
-    """Has ranks find the given nodes broken, at once; ``slow`` ones never end."""
+    """Has ranks find the given nodes broken, at once; ``slow`` ones never end. ``rate`` is that of their collective."""
 
-    def find(*broken: str, slow: bool = False) -> None:
+    def find(*broken: str, slow: bool = False, rate: float | None = None) -> None:
         path = tmp_path / "checks.py"
-        path.write_text(CHECKS.format(broken=broken, slow=slow))
+        path.write_text(CHECKS.format(broken=broken, slow=slow, rate=rate))
         monkeypatch.setattr(preflight_run, "_CHECK", (str(path),))
 
     return find
@@ -167,6 +173,102 @@ def test_a_bad_node_is_replaced_checked_and_left_out_of_the_training(pipeline, l
     pipeline.run("run_gang")
     chosen = [event.plan for event in pipeline.journal() if isinstance(event, PlanChosen)]
     assert [set(plan.placement.nodes) for plan in chosen] == [{"n0", "n2"}]
+
+
+@pytest.fixture
+def spread(pipeline):
+    """The pipeline, with a group that goes over both of its nodes."""
+    traffic = {"group": "trainer", "group_size": 4, "collective": "all_reduce", "bytes_per_step": "1MiB"}
+    pipeline.spec["communication"] = {"version": 1, "traffic": [traffic]}
+    return pipeline
+
+
+def planned(pipeline, dag_id: str) -> tuple[float, str]:
+    """Return the seconds of a step of another run of the same spec, as it is planned now, and the plan's words."""
+    other = Pipeline(pipeline.folder, spec=pipeline.spec, dag_id=dag_id)
+    other.options = pipeline.options
+    with pytest.MonkeyPatch.context() as patch:
+        told: list[str] = []
+        task = other.task("plan_training")
+        patch.setattr(task.log, "info", lambda _form, *words: told.extend(map(str, words)))
+        for name in ("open_run", "stage_dataset"):
+            other.run(name)
+        task.execute(other.context(task))
+    return run_files.read_plan(other.scope).plans[0].prediction.step_s, "\n".join(told)
+
+
+def test_what_checks_measured_of_links_is_what_later_runs_there_are_planned_with(spread, checks, caplog) -> None:
+    claimed_s, words = planned(spread, "before")
+    assert "measured" not in words
+    checks(rate=SLOW_LINK)
+    spread.prepare()
+    spread.run("preflight")
+    measured_s, words = planned(spread, "after")
+    # Each of a node's two accelerators has half of the collective's rate, and sends the other node half of the bytes.
+    assert measured_s == pytest.approx(2**19 / (SLOW_LINK / 2), rel=0.05)
+    assert claimed_s < measured_s / 10
+    assert "between all nodes: 0.001 GB/s of each accelerator" in words
+    assert "on n0 and n1" in words
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__LLMSCHED__MEASURED_LINKS_LIMIT", "0")
+        assert planned(spread, "never")[0] == claimed_s
+    (kept,) = (spread.state_root / "measured-links").iterdir()
+    kept.write_bytes(b"{damaged")
+    caplog.clear()
+    assert planned(spread, "damaged")[0] == claimed_s
+    assert "1 x damaged object of measured links" in caplog.text
+    spread.clear()
+    spread.prepare()
+    spread.run("preflight")
+    assert planned(spread, "repaired")[0] == measured_s
+
+
+def test_a_run_keeps_the_plan_that_was_checked_and_plans_anew_with_what_the_checks_measured(spread, checks) -> None:
+    checks(rate=SLOW_LINK)
+    spread.prepare()
+    spread.run("preflight")
+    first = run_files.read_plan(spread.scope).plans[0]
+    spread.defer("run_gang")
+    assert [event.plan for event in spread.journal() if isinstance(event, PlanChosen)] == [first]
+    spread.run("release")
+    spread.clear()
+    spread.lose(run_files.PLAN_FILE)  # planning ahead is optional
+    spread.run("run_gang")
+    anew = [event.plan for event in spread.journal() if isinstance(event, PlanChosen)][-1]
+    assert anew.prediction.step_s > 10 * first.prediction.step_s
+
+
+def test_a_round_with_an_unfit_node_says_nothing_of_links(spread, checks) -> None:
+    checks("n1", rate=SLOW_LINK)
+    spread.prepare()
+    assert spread.run("preflight")["rounds"] == 2
+    (record,) = PlacementHook(engine_options=spread.options).measured_links().counted()
+    assert (record.nodes, record.bytes_per_s, record.level) == (("n0", "n2"), SLOW_LINK / 2, None)
+
+
+def test_what_was_measured_beside_another_gang_on_the_same_links_does_not_count(spread, checks, caplog) -> None:
+    checks(rate=SLOW_LINK)
+    spread.options["num_nodes"] = 4
+    spread.prepare()
+    beside = Claim(
+        gang=QueuedGang(key=OTHER, team="default", priority_class="low", layout=ParallelLayout(dp=4)),
+        num_records=1,
+        since_s=0.0,
+        held={NodeId("n2"): (0, 1), NodeId("n3"): (0, 1)},
+    )
+    ground_of(spread).claim(beside)
+    with caplog.at_level("INFO", logger=preflight_run.__name__):
+        assert spread.run("preflight")["unfit"] == {}
+    assert f"others were on the same links meanwhile ({OTHER})" in caplog.text
+    assert PlacementHook(engine_options=spread.options).measured_links().counted() == ()
+
+
+def test_checks_pass_though_what_they_measured_of_links_cannot_be_kept(spread, checks, caplog) -> None:
+    checks(rate=SLOW_LINK)
+    spread.prepare()
+    (spread.state_root / "measured-links").touch()
+    assert spread.run("preflight")["unfit"] == {}
+    assert "what the checks measured of links is not kept" in caplog.text
 
 
 def test_too_few_sound_nodes_fail_the_task_and_name_them(pipeline, checks) -> None:
