@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_llmsched import codec
+from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control import open_engines
+from airflow_llmsched.control.measured_links import MeasuredLinks, open_measured_links
 from airflow_llmsched.domain.fleet import Fleet
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.objects.open import open_store
@@ -51,6 +53,17 @@ def open_engine(name: str, options: Mapping[str, Any], *, state_root: Path, flee
         sign_in=_without_airflow,
         path="--engine-options",
     )
+
+
+def open_links(
+    engine: Engine, name: str, options: Mapping[str, Any], *, state_root: Path, fleet: Fleet | None
+) -> MeasuredLinks:
+    """Return what is kept of what checks of nodes measured on the machines of ``engine``, opened as above.
+
+    Raises ``StoreError``.
+    """
+    store = open_store(str(state_root.expanduser().resolve()))
+    return open_measured_links(engine, name, options, fleet, store=store, clock=SystemClock())
 
 
 def _without_airflow(_engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from airflow_llmsched.cli.engines import open_engine
+from airflow_llmsched.cli.engines import open_engine, open_links
 from airflow_llmsched.domain.fleet import FLEET, Fleet
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.plan import PlanSearch
@@ -18,11 +19,13 @@ from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import CouldNotLookError, SpecError
 from airflow_llmsched.planner.clusters import search_clusters
 from airflow_llmsched.planner.layout_table import Expresses
+from airflow_llmsched.planner.links import AsMeasured
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.fleet import FleetSolver
 from airflow_llmsched.planner.search import search
 from airflow_llmsched.specs import fleet_file
+from airflow_llmsched.topology.link_records import links_on
 
 ClustersOption = Annotated[
     Path | None, typer.Option("--fleet", help="Plan on what the clusters of this fleet file have free now.")
@@ -56,19 +59,30 @@ def read_clusters(file: Path, state_root: str | None, *beside: object | None) ->
 
 def plan_on_clusters(
     workload: WorkloadSpec, clusters: Clusters, *, expresses: Expresses | None, calibration: Calibration | None
-) -> tuple[PlanSearch, TopologyTree]:
-    """Return the plans as ``PlanTrainingOperator(engine="fleet")`` would find them; and where.
+) -> tuple[PlanSearch, TopologyTree, AsMeasured]:
+    """Return the plans as ``PlanTrainingOperator(engine="fleet")`` would find them; where, and by which links.
 
-    Raises ``SpecError``, also when no cluster answers.
+    Raises ``SpecError``, also when no cluster answers; ``StoreError``.
     """
 
     def search_on(tree: TopologyTree, shapes: Mapping[str, NodeShape]) -> PlanSearch:
         solver = FleetSolver()
-        return search(workload, tree, shapes, solver=solver, expresses=expresses, calibration=calibration)
+        return search(
+            workload,
+            tree,
+            shapes,
+            solver=solver,
+            expresses=expresses,
+            calibration=calibration,
+            as_measured=as_measured,
+        )
 
-    fleet = clusters.fleet
+    fleet, root = clusters.fleet, clusters.state_root
     try:
-        tree = open_engine(FLEET, {}, state_root=clusters.state_root, fleet=fleet).topology()
+        engine = open_engine(FLEET, {}, state_root=root, fleet=fleet)
+        tree = engine.topology()
     except CouldNotLookError as error:
         raise SpecError(path="--fleet", hint=f"cannot be planned on now: {error}") from error
-    return search_clusters(workload, tree, node_shapes(), clusters=fleet.clusters, search=search_on), tree
+    as_measured = partial(links_on, open_links(engine, FLEET, {}, state_root=root, fleet=fleet).counted())
+    found = search_clusters(workload, tree, node_shapes(), clusters=fleet.clusters, search=search_on)
+    return found, tree, as_measured

@@ -42,6 +42,7 @@ from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.export.planned import planned_run
 from airflow_llmsched.planner.export.tools import TOOLS, able_tools, find_tool
 from airflow_llmsched.planner.flat_tree import flat_tree
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.hardware import LOCAL_SHAPE, node_shapes
 from airflow_llmsched.planner.placement.fleet import FleetSolver
@@ -175,9 +176,10 @@ def _read(spec: Path, *, may_offload: bool) -> WorkloadSpec:
 
 def _plan(workload: WorkloadSpec, where: _Where, *, tools: Sequence[str], calibration: Calibration | None) -> _Planned:
     expresses = expressible_by(tools, workload) if tools else None
+    as_measured: AsMeasured = as_claimed
     if isinstance(where, Clusters):
         shapes = node_shapes()
-        found, tree = plan_on_clusters(workload, where, expresses=expresses, calibration=calibration)
+        found, tree, as_measured = plan_on_clusters(workload, where, expresses=expresses, calibration=calibration)
     elif isinstance(where, TopologyTree):
         shapes, tree = node_shapes(), where
         found = search(workload, tree, shapes, solver=FleetSolver(), expresses=expresses, calibration=calibration)
@@ -186,7 +188,9 @@ def _plan(workload: WorkloadSpec, where: _Where, *, tools: Sequence[str], calibr
         shapes = {node.name: node}
         tree = flat_tree(workload, num_nodes=num_nodes, num_slots=num_slots, shape=node, switches_reduce=where.sharp)
         found = search(workload, tree, shapes, solver=FleetSolver(), expresses=expresses, calibration=calibration)
-    words = explain_plan(workload, found, tree, shapes, expresses=expresses, calibration=calibration)
+    words = explain_plan(
+        workload, found, tree, shapes, expresses=expresses, calibration=calibration, as_measured=as_measured
+    )
     if calibration is not None:
         words += f"\n\n{reckoned_with(calibration)}"
     whole = None if isinstance(where, Clusters) else tree

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +12,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from airflow_llmsched.cli.engines import json_object, open_engine, read_fleet_file
+from airflow_llmsched.cli.engines import json_object, open_engine, open_links, read_fleet_file
 from airflow_llmsched.cli.fleet_commands import FleetOption
 from airflow_llmsched.cli.state_root import state_root_option
 from airflow_llmsched.cli.topology_sources import Asked, Format, override, read_source, read_tree
-from airflow_llmsched.cli.topology_view import differences, domains, links, node_links
+from airflow_llmsched.cli.topology_view import checked, differences, domains, links, node_links
 from airflow_llmsched.codec import to_json
+from airflow_llmsched.domain.topology import NetworkLevel
 from airflow_llmsched.errors import LlmschedError, SpecError
 from airflow_llmsched.reports import topology_diff_page, topology_page
 from airflow_llmsched.topology.comparison import compare
+from airflow_llmsched.topology.link_records import measured_by_shape
 from airflow_llmsched.topology.nvidia_smi import NodeReading
 from airflow_llmsched.topology.reading import Machines, Reading
 
@@ -121,22 +124,33 @@ def _check_number(action: Action, number: int) -> None:
         raise typer.BadParameter(hint, param_hint="SOURCE")
 
 
-def _engine(name: str, options: str, fleet: Path | None, state_root: Path | None) -> Reading:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asks:
+    """What an engine tells, and what checks of nodes measured of its links, by the shape of nodes."""
+
+    reading: Reading
+    measured: Mapping[str, Sequence[NetworkLevel]]
+
+
+def _engine(name: str, options: str, fleet: Path | None, state_root: Path | None) -> _Asks:
     """Ask an engine for its topology. Raises ``SpecError``, or whatever keeps it from looking."""
     given = json_object(options, option="--engine-options", example='{"num_nodes": 2}')
     if state_root is None:
         raise SpecError(path="--state-root", hint="is needed to ask an engine: what its gangs have is noted there")
-    opened = open_engine(name, given, state_root=state_root, fleet=read_fleet_file(fleet))
-    return Reading(tree=opened.topology())
+    known = read_fleet_file(fleet)
+    opened = open_engine(name, given, state_root=state_root, fleet=known)
+    tree = opened.topology()
+    records = open_links(opened, name, given, state_root=state_root, fleet=known).counted()
+    return _Asks(reading=Reading(tree=tree), measured=measured_by_shape(records, tree))
 
 
-def _read_all(sources: Sequence[Path], asked: Asked, asks: Reading | None) -> list[tuple[str, Reading]]:
+def _read_all(sources: Sequence[Path], asked: Asked, asks: _Asks | None) -> list[tuple[str, Reading]]:
     found = [(str(path), read_tree(path, asked)) for path in sources]
-    return [*found, *([("the engine", override(asks, asked))] if asks is not None else [])]
+    return [*found, *([("the engine", override(asks.reading, asked))] if asks is not None else [])]
 
 
 def _show(
-    sources: Sequence[Path], asked: Asked, asks: Reading | None, *, html: Path | None, as_json: bool, with_nodes: bool
+    sources: Sequence[Path], asked: Asked, asks: _Asks | None, *, html: Path | None, as_json: bool, with_nodes: bool
 ) -> bool:
     if sources and asks is None:
         source = read_source(sources[0], asked)
@@ -144,6 +158,7 @@ def _show(
             _show_node(source, html=html, as_json=as_json)
             return False
     [(name, reading)] = _read_all(sources, asked, asks)
+    measured = {} if asks is None else asks.measured
     _warn(reading)
     if as_json:
         typer.echo(to_json(reading.tree))
@@ -151,8 +166,10 @@ def _show(
         console = Console()
         console.print(domains(reading.tree, with_nodes=with_nodes))
         console.print(Text(links(reading.tree)))
+        if measured:
+            console.print(Text(checked(measured)))
     if html is not None:
-        topology_page.write(reading.tree, html, source=name, warnings=reading.warnings)
+        topology_page.write(reading.tree, html, source=name, warnings=reading.warnings, measured=measured)
     return False
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from airflow_llmsched.domain.node_topology import NodeTopology
-from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyNode, TopologyTree
+from airflow_llmsched.planner.links import check_words
 from airflow_llmsched.topology.comparison import Comparison, NodeChange, link_words, terms_words, words_of
 from airflow_llmsched.topology.summary import Domain, summarise
 
@@ -60,6 +61,12 @@ def _node_line(node: TopologyNode) -> Text:
     if node.unusable_reason:
         text.append(_plain(f", not usable: {node.unusable_reason}"), style="red")
     return text
+
+
+def checked(by_shape: Mapping[str, Sequence[NetworkLevel]]) -> str:
+    """Return what checks of nodes measured of links, a line for each level and shape of nodes."""
+    told = [f"  {shape}: {check_words(link)}" for shape, links in by_shape.items() for link in links]
+    return "\n".join(map(_plain, ("links as checks of nodes measured them, which plans there go by:", *told)))
 
 
 def links(tree: TopologyTree) -> str:

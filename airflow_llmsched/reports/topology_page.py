@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.links import check_words
 from airflow_llmsched.reports import words
 from airflow_llmsched.reports.files import replace_file
 from airflow_llmsched.reports.page import render_page
@@ -18,15 +20,31 @@ MAX_ROWS = 500
 """Domains and nodes that tables list; there may be tens of thousands."""
 
 
-def write(tree: TopologyTree, path: Path, *, source: str, warnings: Mapping[str, int]) -> None:
-    """Write the page to ``path``. Raises ``SpecError`` when that is not possible."""
+def write(
+    tree: TopologyTree,
+    path: Path,
+    *,
+    source: str,
+    warnings: Mapping[str, int],
+    measured: Mapping[str, Sequence[NetworkLevel]] = MappingProxyType({}),
+) -> None:
+    """Write the page to ``path``. Raises ``SpecError`` when that is not possible.
+
+    ``measured`` is what checks of nodes measured of links, by the shape of nodes.
+    """
     try:
-        replace_file(path, render(tree, source=source, warnings=warnings).encode())
+        replace_file(path, render(tree, source=source, warnings=warnings, measured=measured).encode())
     except OSError as error:
         raise SpecError(path=str(path), hint=f"cannot be written: {error.strerror}") from None
 
 
-def render(tree: TopologyTree, *, source: str, warnings: Mapping[str, int]) -> str:
+def render(
+    tree: TopologyTree,
+    *,
+    source: str,
+    warnings: Mapping[str, int],
+    measured: Mapping[str, Sequence[NetworkLevel]] = MappingProxyType({}),
+) -> str:
     """Return the page of a topology that was read from ``source``."""
     from airflow_llmsched.reports.topology_figures import figures  # noqa: PLC0415 - loads Plotly
 
@@ -40,6 +58,7 @@ def render(tree: TopologyTree, *, source: str, warnings: Mapping[str, int]) -> s
         levels=tree.levels,
         cards=_cards(tree, whole),
         links=[("all nodes" if link.level is None else link.level, link_words(link)) for link in tree.network],
+        checked=[(shape, check_words(link)) for shape, links in measured.items() for link in links],
         domains=inside[:MAX_ROWS],
         num_domains=len(inside),
         unusable=[node for node in tree.nodes if node.unusable_reason][:MAX_ROWS],

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from airflow_llmsched.cli.engines import open_engine, open_links, read_fleet_file
 from airflow_llmsched.cli.main import app
+from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.topology.link_records import LinkRecord
 
 FLEET = """\
 version: 1
@@ -43,6 +47,24 @@ def test_plans_are_made_on_what_clusters_have_free(spec: Path, file: Path) -> No
     found = json.loads(plan(spec, file, "--json").output)
     nodes = {slot["node"] for slot in found["plans"][0]["placement"]["slots"]}
     assert nodes == {"large/n0", "large/n1"}
+
+
+def test_plans_go_by_links_as_checks_in_the_deployment_measured_them(spec: Path, file: Path) -> None:
+    def found() -> float:
+        step_s: float = json.loads(plan(spec, file, "--json").output)["plans"][0]["prediction"]["step_s"]
+        return step_s
+
+    claimed_s, state_root, fleet = found(), file.parent / "state", read_fleet_file(file)
+    nodes = (NodeId("large/n0"), NodeId("large/n1"))
+    measured = LinkRecord(
+        level="cluster", domain=("large",), shape="local-cpu", bytes_per_s=1e6, at_s=time.time(), nodes=nodes
+    )
+    engine = open_engine("fleet", {}, state_root=state_root, fleet=fleet)
+    open_links(engine, "fleet", {}, state_root=state_root, fleet=fleet).keep(measured)
+    assert found() > 1.5 * claimed_s
+    words = " ".join(plan(spec, file).output.split())
+    assert "within one cluster: 0.001 GB/s of each accelerator" in words
+    assert "on large/n0 and large/n1" in words
 
 
 def test_a_fleet_is_described_in_one_way(spec: Path, file: Path) -> None:

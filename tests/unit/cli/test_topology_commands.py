@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from airflow_llmsched.cli.engines import open_engine, open_links
 from airflow_llmsched.cli.main import app
+from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.specs import topology_reference
+from airflow_llmsched.topology.link_records import LinkRecord
 
 TABLE = "node,block,rack\nn1,b1,r1\nn2,b1,\nn3,b1,r2\n"
 
@@ -51,6 +55,27 @@ def test_one_nodes_matrix_is_shown_as_a_table(tmp_path: Path) -> None:
     assert json.loads(topology("show", matrix, "--json").stdout)["gpus"][1]["index"] == 1
     refused = topology("show", matrix, "--html", tmp_path / "x.html")
     assert (refused.exit_code, "draws fleets" in refused.stderr) == (1, True)
+
+
+def test_of_an_engine_it_is_shown_what_checks_of_nodes_measured(tmp_path: Path) -> None:
+    given = {"num_nodes": 3}
+    options = ("--engine", "local", "--engine-options", json.dumps(given), "--state-root", tmp_path)
+    assert "checks of nodes" not in topology("show", *options).output
+    engine = open_engine("local", given, state_root=tmp_path, fleet=None)
+    measured = LinkRecord(
+        level=None,
+        domain=(),
+        shape="local-cpu",
+        bytes_per_s=2e9,
+        at_s=time.time(),
+        nodes=(NodeId("n0"), NodeId("n1"), NodeId("n2")),
+    )
+    open_links(engine, "local", given, state_root=tmp_path, fleet=None).keep(measured)
+    told = topology("show", *options, "--html", tmp_path / "page.html")
+    words = "between all nodes: 2 GB/s of each accelerator, "
+    assert f"which plans there go by:\n  local-cpu: {words}" in told.output
+    assert "on 3 nodes, n0 to n2" in told.output
+    assert f'<td class="long">local-cpu</td><td>{words}' in (tmp_path / "page.html").read_text()
 
 
 def test_an_engine_is_a_source(tmp_path: Path) -> None:
