@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 
 class LlmschedError(Exception):
@@ -95,6 +96,18 @@ class TransientError(LlmschedError):
 
 class CouldNotLookError(TransientError):
     """Reconcile first: whether something exists is unknown. Never treat it as absent."""
+
+
+class PartlySeenError(CouldNotLookError):
+    """Go on with what was ``seen``, and conclude nothing of the ``unseen``: parts of a cloud that did not answer.
+
+    ``unseen`` are their names: regions and zones as pools have them, or whatever else the cloud answers for by itself.
+    """
+
+    def __init__(self, message: str, *, seen: Sequence[Any], unseen: Sequence[str]) -> None:
+        self.seen = tuple(seen)
+        self.unseen = tuple(unseen)
+        super().__init__(message)
 
 
 class LaunchError(LlmschedError):

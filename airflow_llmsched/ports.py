@@ -188,7 +188,7 @@ class Cloud(Protocol):
         """Return what could be rented now of the shapes of ``need``, where its wish allows.
 
         An offer without a known price has none (``usd_per_hour`` is NaN), never a guessed one. Raises
-        ``CouldNotLookError``.
+        ``CouldNotLookError``; ``PartlySeenError`` with the other offers where regions or zones do not answer.
         """
 
     def topology(self, lease: Lease) -> TopologyTree:
@@ -221,12 +221,13 @@ class Cloud(Protocol):
         """
 
     def find(self, run: RunKey) -> Sequence[Lease]:
-        """Return the run's leases of which anything is left, oldest key first. Raises ``CouldNotLookError``."""
+        """Return the run's leases of which anything is left, oldest key first. Raises as :meth:`find_all`."""
 
     def find_all(self) -> Sequence[Lease]:
         """Return every lease of ours of which anything is left, of whatever run and deployment, by id.
 
-        Raises ``CouldNotLookError``.
+        Raises ``CouldNotLookError``; ``PartlySeenError`` with the leases elsewhere where a part of the cloud does not
+        answer. What is in such a part is in no lease that is returned: half a lease would look like a broken one.
         """
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:

@@ -27,7 +27,7 @@ from airflow_llmsched.control.open_fleet import clusters_of, names_cluster
 from airflow_llmsched.control.reaper import AirflowWord, AskAirflow, Reap, Spare
 from airflow_llmsched.control.reaping import Finding, Reaped, Reaper
 from airflow_llmsched.domain.fleet import Fleet
-from airflow_llmsched.errors import LlmschedError, SpecError
+from airflow_llmsched.errors import LlmschedError, PartlySeenError, SpecError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import Engine, ObjectStore
 from airflow_llmsched.telemetry.channel import open_witness
@@ -184,14 +184,18 @@ def _claim_reapers(  # noqa: PLR0917 - what one call of the command has opened
 
 def _reap(console: Console, reaper: _Reaper[_F, _D], kind: _Kind[_F, _D], *, yes: bool) -> _Done:
     """Show what one reaper finds, and have it end what nobody needs where that is asked for."""
+    is_whole = True
     try:
         findings = reaper.look()
+    except PartlySeenError as error:
+        typer.echo(f"error: {kind.where}: could not look everywhere: {error}", err=True)
+        findings, is_whole = error.seen, False
     except LlmschedError as error:
         typer.echo(f"error: {kind.where}: {error}", err=True)
         return _Done(num_condemned=0, has_trouble=True)
     if findings:
         console.print(_table(kind, findings))
-    elif kind.nothing:
+    elif kind.nothing and is_whole:
         console.print(escape(kind.nothing))
     condemned = [finding for finding in findings if isinstance(finding.verdict, Reap)]
     reaped = [reaper.reap(finding) for finding in condemned] if yes else []
@@ -201,7 +205,7 @@ def _reap(console: Console, reaper: _Reaper[_F, _D], kind: _Kind[_F, _D], *, yes
             console.print(escape(line), soft_wrap=True)
         if each.trouble:
             console.print(f"[yellow]{escape(name)}: {escape(each.trouble)}[/yellow]", soft_wrap=True)
-    return _Done(num_condemned=len(condemned), has_trouble=any(each.trouble for each in reaped))
+    return _Done(num_condemned=len(condemned), has_trouble=not is_whole or any(each.trouble for each in reaped))
 
 
 def _table(kind: _Kind[_F, _D], findings: Sequence[_F]) -> Table:

@@ -1,14 +1,16 @@
 """What a run has rented, or was about to: create-only records, written before a cloud is asked and after it is done.
 
-Below ``runs/<run key>/leases/`` each rental has a folder with ``intended.json`` and, once it is over, ``ended.json``;
-``closed-<milliseconds>.json`` says that whoever had set out by then rents nothing more. An intent is written before the
-cloud is asked, and names all that is needed to end the lease, so that whoever comes later can do so whatever has become
-of its author. Renewals are not recorded: a lease's expiry is with its machines.
+Below ``runs/<run key>/leases/`` each rental has a folder with ``intended.json``, its ``copy.json``, and, once it is
+over, ``ended.json``; ``closed-<milliseconds>.json`` says that whoever had set out by then rents nothing more. An intent
+is written before the cloud is asked, and names all that is needed to end the lease, so that whoever comes later can do
+so whatever has become of its author. Its copy is read where it is damaged: nothing else would say which cloud to ask.
+Renewals are not recorded: a lease's expiry is with its machines.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,10 @@ from airflow_llmsched.errors import AbandonedError, InternalError, ObjectExistsE
 from airflow_llmsched.ports import ObjectStore
 from airflow_llmsched.units import HOUR_S
 
+log = logging.getLogger(__name__)
+
 _INTEND = EffectPoint("leases.intend")
+_COPY = EffectPoint("leases.copy")
 _END = EffectPoint("leases.end")
 _CLOSE = EffectPoint("leases.close")
 
@@ -109,11 +114,12 @@ class Pages:
     """What of a book can be read, for whoever must go on with that: to give back, to keep, to report.
 
     ``rentals`` are oldest first; one whose end cannot be read is among them as if it had none. ``damage`` says which
-    records cannot be read, and why.
+    records cannot be read, and why; ``lost`` are the rentals of which neither the intent nor its copy can be.
     """
 
     rentals: tuple[Rental, ...]
     damage: tuple[str, ...] = ()
+    lost: tuple[LeaseKey, ...] = ()
 
     def whole(self) -> tuple[Rental, ...]:
         """Return the rentals if none is missing, for whoever decides by them. Raises ``StoreError``."""
@@ -154,10 +160,11 @@ class LeaseBook:
 
     def intent(self, key: LeaseKey) -> RentalIntent | None:
         """Return what was noted under ``key``, whatever has become of other records. Raises ``StoreError``."""
-        try:
-            return self._read(RentalIntent, self._key(key, "intended"))
-        except ObjectMissingError:
-            return None
+        damage: list[str] = []
+        found = self._intent(self._folder(key), damage)
+        if found is None and damage:
+            raise StoreError("; ".join(damage))
+        return found
 
     def is_open(self, key: LeaseKey) -> bool:
         """Whether ``key`` is noted and has not ended, readable or not. Raises ``StoreError``."""
@@ -186,6 +193,8 @@ class LeaseBook:
                     self._store.create(self._key(intent.key, "intended"), codec.to_json(intent))
             except ObjectExistsError:
                 continue  # another worker rents at the same time
+            with contextlib.suppress(ObjectExistsError), _COPY:
+                self._store.create(self._key(intent.key, "copy"), codec.to_json(intent))
             closed_at_s = self.closed_at_s()  # after the note, as whoever closes looks for notes after closing
             if closed_at_s is not None and since_s <= closed_at_s:
                 self.end(intent.key, RentalEnding.REFUSED, reason="torn down before", at_s=intent.at_s)
@@ -211,13 +220,30 @@ class LeaseBook:
         ended = {match.groups() for match in self._matches(_ENDED, among)}
         found: list[Rental] = []
         damage: list[str] = []
+        lost: list[LeaseKey] = []
         for match in self._matches(_INTENDED, names):
-            folder = f"{self._prefix}g{match[1]}-r{match[2]}"
-            intent = self._readable(RentalIntent, f"{folder}/intended.json", damage)
+            folder = f"g{match[1]}-r{match[2]}"
+            num_damaged = len(damage)
+            intent = self._intent(folder, damage)
             if intent is not None:
-                end = self._readable(RentalEnd, f"{folder}/ended.json", damage) if match.groups() in ended else None
+                end_key = f"{self._prefix}{folder}/ended.json"
+                end = self._readable(RentalEnd, end_key, damage) if match.groups() in ended else None
                 found.append(Rental(intent=intent, end=end))
-        return Pages(rentals=tuple(found), damage=tuple(damage))
+            elif len(damage) > num_damaged:
+                lost.append(LeaseKey(run=self.run, generation=int(match[1]), rental=int(match[2])))
+        return Pages(rentals=tuple(found), damage=tuple(damage), lost=tuple(lost))
+
+    def _intent(self, folder: str, damage: list[str]) -> RentalIntent | None:
+        """Return what was intended, by its copy where the record is damaged; None: neither is there, or readable."""
+        told: list[str] = []
+        found = self._readable(RentalIntent, f"{self._prefix}{folder}/intended.json", told)
+        if found is None and told:
+            found = self._readable(RentalIntent, f"{self._prefix}{folder}/copy.json", told)
+            if found is None:
+                damage.append(told[0])
+            else:
+                log.warning("its copy is read instead: %s", told[0])
+        return found
 
     def _readable(self, type_: type[R], key: str, damage: list[str]) -> R | None:
         try:

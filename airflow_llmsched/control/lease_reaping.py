@@ -7,12 +7,13 @@ is this deployment's is taken, or is what machines left behind that a run's book
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_llmsched.control.lease_book import LeaseBook, RentalEnding
 from airflow_llmsched.control.reaper import Reap, Spare
 from airflow_llmsched.domain.lease import Lease, LeaseId
-from airflow_llmsched.errors import LeftoverError, LlmschedError, StoreError
+from airflow_llmsched.errors import LeftoverError, LlmschedError, PartlySeenError, StoreError
 from airflow_llmsched.ports import Clock, Cloud, ObjectStore
 
 SKEW_S = 60.0
@@ -58,8 +59,15 @@ class LeaseReaper:
         self._clock = clock
 
     def look(self) -> tuple[LeaseFinding, ...]:
-        """Judge every lease of which something is left. Ends nothing. Raises ``CouldNotLookError``."""
-        return tuple(LeaseFinding(lease=lease, verdict=self._judge(lease)) for lease in self._cloud.find_all())
+        """Judge every lease of which something is left. Ends nothing.
+
+        Raises ``CouldNotLookError``; ``PartlySeenError`` with the findings elsewhere where parts of the cloud do not
+        answer. What is there is judged once they do: it expires meanwhile, or somebody renews it.
+        """
+        try:
+            return self._judged(self._cloud.find_all())
+        except PartlySeenError as error:
+            raise PartlySeenError(str(error), seen=self._judged(error.seen), unseen=error.unseen) from error
 
     def reap(self, finding: LeaseFinding) -> LeaseReaped:
         """Give back what ``finding`` condemned, if a second look condemns it again. Idempotent; raises nothing.
@@ -80,6 +88,9 @@ class LeaseReaper:
             told = str(error) if isinstance(error, LlmschedError) else f"{type(error).__name__}: {error}"
             return LeaseReaped(lease_id=lease_id, is_gone=False, trouble=f"not known to be gone: {told}")
         return LeaseReaped(lease_id=lease_id, is_gone=True)
+
+    def _judged(self, leases: Sequence[Lease]) -> tuple[LeaseFinding, ...]:
+        return tuple(LeaseFinding(lease=lease, verdict=self._judge(lease)) for lease in leases)
 
     def _judge(self, lease: Lease) -> Reap | Spare:
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.errors import CouldNotLookError, PartlySeenError
 from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
 from airflow_llmsched.planner.market.offers import OfferTable, Weights, rank
 from airflow_llmsched.planner.market.prior import default_hazards
@@ -22,17 +22,28 @@ LATER = "that begin later"
 
 
 class CloudSource:
-    """A cloud as a ``PriceSource``: what it offers for one need. Remembers what it ``offered``, None: never told."""
+    """A cloud as a ``PriceSource``: what it offers for one need. Remembers what it ``offered``, None: never told.
+
+    ``unseen`` are its regions and zones that did not answer.
+    """
 
     def __init__(self, cloud: Cloud, need: Requirement) -> None:
         self.name = cloud.name
         self._cloud = cloud
         self._need = need
         self.offered: tuple[Offer, ...] | None = None
+        self.unseen: tuple[str, ...] = ()
 
     def offers(self, *, now_s: float) -> PricedOffers:  # noqa: ARG002 - a cloud dates its prices itself
-        """Return the cloud's offers, priced or not. Raises ``CouldNotLookError``."""
-        self.offered = tuple(self._cloud.offers(self._need))
+        """Return the cloud's offers, priced or not; parts of it that do not answer are counted with what they said.
+
+        Raises ``CouldNotLookError`` where none answers.
+        """
+        try:
+            self.offered = tuple(self._cloud.offers(self._need))
+        except PartlySeenError as error:
+            self.offered, self.unseen = error.seen, error.unseen
+            return PricedOffers(offers=self.offered, rejections={f"of a part of {self.name} ({error})": 1})
         return PricedOffers(offers=self.offered)
 
 
@@ -79,11 +90,13 @@ class Market:
 class Survey:
     """All that clouds price and the wishes allow, whether it is there now or not; ``room`` says how many nodes are.
 
-    None in ``room``: not known. ``market`` counts why the rest fell out.
+    None in ``room``: not known. ``market`` counts why the rest fell out. ``unseen`` are the clouds that did not answer,
+    and parts of others as ``cloud/region`` or ``cloud/zone``.
     """
 
     market: Market
     room: Mapping[Pool, int | None]
+    unseen: tuple[str, ...] = ()
 
     def has(self, pool: Pool, num_nodes: int) -> bool:
         """Whether so many nodes seem to be there."""
@@ -124,7 +137,9 @@ def survey_market(
         limit=None,
         weights=energy.weights,
     )
-    return Survey(market=replace(market, num_offers=len(known)), room=_room(begun))
+    silent = [source.name for source in sources if source.offered is None]
+    unseen = [*silent, *(f"{source.name}/{part}" for source in sources for part in source.unseen)]
+    return Survey(market=replace(market, num_offers=len(known)), room=_room(begun), unseen=tuple(unseen))
 
 
 def ask_market(

@@ -26,11 +26,21 @@ MAX_SIGHTINGS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """Which pools had room for the gang at ``at_s`` (Unix seconds), by name; whether on-demand capacity was there."""
+    """Which pools had room for the gang at ``at_s`` (Unix seconds), by name; whether on-demand capacity was there.
+
+    Names begin with cloud, region and zone, between slashes. ``unseen`` are the clouds that did not answer then, and
+    parts of others as ``cloud/region`` or ``cloud/zone``.
+    """
 
     at_s: float
     up: Mapping[str, bool]
     in_stock: bool
+    unseen: tuple[str, ...] = ()
+
+    def tells_of(self, name: str) -> bool:
+        """Whether a pool that is not in ``up`` had no room: it was asked for, and not among the choices."""
+        cloud, region, zone, *_ = name.split("/")
+        return name in self.up or not {cloud, f"{cloud}/{region}", f"{cloud}/{zone}"}.intersection(self.unseen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_llmsched.control.renting import Renter
+from airflow_llmsched.control.renting import Renter, each_of
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.lease import Lease, LeaseState, NoticeKind
 from airflow_llmsched.domain.workload import CapacityType
@@ -123,9 +123,8 @@ class RentalRack:
 
     def give_up(self, purposes: Collection[str] | None = None, *, but: Collection[str] = (), reason: str) -> None:
         """Give back what is rented under ``purposes`` (None: all) ``but`` those. Raises as ``Renter.give_up``."""
-        for purpose in self._roles if purposes is None else sorted(purposes):
-            if purpose not in but:
-                self._renter.give_up(purpose, reason=reason)
+        among = [each for each in (self._roles if purposes is None else sorted(purposes)) if each not in but]
+        each_of(among, lambda purpose: self._renter.give_up(purpose, reason=reason))
 
     def _part(self, purpose: str, lease: Lease, *, at_s: float) -> Part:
         return Part(purpose=purpose, role=self._roles[purpose], lease=lease, ordered_at_s=at_s)

@@ -205,6 +205,7 @@ class RentedCapacity:
             at_s=self._clock.now_s(),
             up={_name(stock): is_up(stock) for stock in pools},
             in_stock=any(is_up(Stock.of(quote)) for way in ways for quote in way.demand),
+            unseen=survey.unseen,
         )
         self._memory.write(memory.seen(sighting))
         return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held)
@@ -307,9 +308,14 @@ class _Desk:
 
 
 def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: ModeSet, *, deadline_s: float) -> None:
-    """Have a policy see again what earlier processes saw. A pool that was not among the choices then was down."""
+    """Have a policy see again what earlier processes saw. A pool that was not among the choices then was down.
+
+    One whose region did not answer is taken to have been as it was: silence is no loss.
+    """
     nothing = np.zeros(1)
+    up = dict.fromkeys(names, False)
     for sighting in memory.sightings:
+        up = {name: sighting.up.get(name, False) if sighting.tells_of(name) else up[name] for name in names}
         policy.see(
             RentalView(
                 left_s=deadline_s - sighting.at_s,
@@ -318,7 +324,7 @@ def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: M
                 overhead_s_N=nothing,
                 holding_N=np.array([int(Holding.NOTHING)]),
                 pool_N=np.zeros(1, dtype=np.int64),
-                up_ZN=np.array([sighting.up.get(name, False) for name in names], dtype=np.bool_)[:, None],
+                up_ZN=np.array([up[name] for name in names], dtype=np.bool_)[:, None],
                 at_s_N=np.array([sighting.at_s]),
                 in_stock_N=np.array([sighting.in_stock]),
             )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_llmsched.control.lease_book import LeaseBook, Rental, RentalEnding, RentalIntent
+from airflow_llmsched.control.lease_release import LeaseRelease
 from airflow_llmsched.control.open_clouds import OpenCloud, OpenClouds, by_cloud, plain_options
 from airflow_llmsched.control.spending import Spend
 from airflow_llmsched.domain.capacity import Offer, Quote
@@ -25,14 +25,14 @@ from airflow_llmsched.errors import (
     AbandonedError,
     CapacityError,
     CouldNotLookError,
-    InternalError,
     LeftoverError,
     LlmschedError,
     QuotaError,
     SpecError,
-    StoreError,
 )
 from airflow_llmsched.ports import Clock
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -167,53 +167,34 @@ class Renter:
         return self._clouds.of(rental).topology(lease)
 
     def give_up(self, purpose: str, *, reason: str) -> None:
-        """End what is rented for ``purpose``. Idempotent. Raises ``LeftoverError``, ``CouldNotLookError``.
+        """End what is rented for ``purpose``: all that can be ended, before anything is raised. Idempotent.
 
-        Also ``StoreError``, once all else is done, for a damaged record: it may have been for the purpose.
+        Raises ``LeftoverError``, ``CouldNotLookError``; ``StoreError`` for a damaged record: it may have been for the
+        purpose.
         """
         pages = self._book.read_open()
-        for rental in pages.rentals:
-            if rental.intent.purpose == purpose:
-                self._give_back(rental, reason)
+        mine = [rental for rental in pages.rentals if rental.intent.purpose == purpose]
+        each_of(mine, lambda rental: self._give_back(rental, reason))
         pages.whole()
 
-    def release(self, reason: str = "teardown", *, since_s: float | None = None) -> tuple[str, ...]:
+    def release(
+        self,
+        reason: str = "teardown",
+        *,
+        since_s: float | None = None,
+        others: Sequence[CloudChoice] = (),
+        deployment_id: str | None = None,
+    ) -> tuple[str, ...]:
         """Close the book and give back all that the run rented, in it or not. Returns the ids of what was still there.
 
         Idempotent. What cannot be given back does not keep the others from it. ``since_s`` is when the caller set out
         (Unix seconds; None: now): what is rented for whoever set out later is left alone, so that a teardown that stood
-        still through a clear takes nothing from those who came after it.
-
-        Raises:
-            LeftoverError: names all that clouds did not remove.
-            CouldNotLookError: something could not be looked at, or its cloud not be opened; try again. Or a record of
-                the book is damaged: a lease under the run's key is then given back only in a cloud that others name.
+        still through a clear takes nothing from those who came after it. ``others`` and ``deployment_id`` are as in
+        ``control.lease_release``. Raises as ``LeaseRelease.run``.
         """
         since_s = self._clock.now_s() if since_s is None else since_s
-        released: list[str] = []
-        left: list[str] = []
-        unseen: list[str] = []
-        try:
-            self._book.close(at_s=since_s)
-        except StoreError as error:  # a full disk keeps no machine: the caller comes again, and closes the book then
-            unseen.append(str(error))
-        pages = self._book.read_open()
-        unseen += pages.damage
-        for rental in pages.rentals:
-            if rental.intent.since_s <= since_s:
-                self._attempt(partial(self._release_known, rental, reason), released, left, unseen)
-        for name, options in by_cloud(self._book.read().rentals):
-            found: list[str] = []
-            self._attempt(partial(self._find_unknown, name, options, since_s), found, left, unseen)
-            for lease_id in found:
-                self._attempt(partial(self._release_found, name, options, LeaseId(lease_id)), released, left, unseen)
-        if left:
-            told = f"could not look at all that it rented ({'; '.join(unseen)}), and " if unseen else ""
-            message = f"run {self._book.run} {told}has left behind what its clouds do not remove"
-            raise LeftoverError(message, ids=tuple(dict.fromkeys(left)))
-        if unseen:
-            raise CouldNotLookError("; ".join(unseen))
-        return tuple(dict.fromkeys(released))
+        teardown = LeaseRelease(self._book, self._clouds, self._clock, since_s=since_s, deployment_id=deployment_id)
+        return teardown.run(reason, others=[(each.name, plain_options(each.options)) for each in others])
 
     def spend(self) -> Spend:
         """Return what all rentals have cost by their offers' prices, and cost an hour now. Raises ``StoreError``."""
@@ -299,37 +280,17 @@ class Renter:
         self._clouds.of(rental).release(rental.intent.lease_id)
         self._book.end(rental.intent.key, RentalEnding.RELEASED, reason=reason, at_s=self._clock.now_s())
 
-    def _release_known(self, rental: Rental, reason: str) -> list[str]:
-        intent, cloud = rental.intent, self._clouds.of(rental)
+
+def each_of(things: Iterable[T], act: Callable[[T], None]) -> None:
+    """Act on each of several, however the others fare. Raises the first error; one of what was left behind before."""
+    errors: list[LlmschedError] = []
+    for thing in things:
         try:
-            is_listed = intent.lease_id in cloud.leases([intent.lease_id])
-        except InternalError as error:  # the cloud said something of it that its adapter does not know: so it is there
-            log.warning("lease %s is given back unseen: %s", intent.lease_id, error)
-            is_listed = True
-        if not is_listed:  # yet, perhaps
-            self._clock.sleep(max(0.0, intent.at_s + cloud.consistency_s - self._clock.now_s()))
-        self._give_back(rental, reason)
-        return [str(intent.lease_id)] if is_listed else []
-
-    def _find_unknown(self, name: str, options: str, since_s: float) -> list[str]:
-        """Find what carries the run's key and is in no book: one that was lost, or another's of the same key."""
-        found = [lease.id for lease in self._clouds.named(name, options).find(self._book.run)]
-        # The book is read after the look: whoever rents notes it before it can be found.
-        later = {each.intent.lease_id for each in self._book.read().rentals if each.intent.since_s > since_s}
-        return [str(lease_id) for lease_id in found if lease_id not in later]
-
-    def _release_found(self, name: str, options: str, lease_id: LeaseId) -> list[str]:
-        self._clouds.named(name, options).release(lease_id)
-        return [str(lease_id)]
-
-    @staticmethod
-    def _attempt(act: Callable[[], list[str]], released: list[str], left: list[str], unseen: list[str]) -> None:
-        try:
-            released += act()
-        except LeftoverError as error:
-            left += error.ids
-        except Exception as error:  # noqa: BLE001  (whatever an SDK raises for one lease keeps no other)
-            unseen.append(str(error) if isinstance(error, LlmschedError) else f"{type(error).__name__}: {error}")
+            act(thing)
+        except LlmschedError as error:
+            errors.append(error)
+    if errors:
+        raise next((error for error in errors if isinstance(error, LeftoverError)), errors[0])
 
 
 def _none_to_be_had(refusals: Sequence[CapacityError | QuotaError]) -> CapacityError | QuotaError:

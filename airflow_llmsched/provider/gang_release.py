@@ -11,6 +11,7 @@ from typing import Any
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.closing import open_closing_driver
 from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.renting import CloudChoice
 from airflow_llmsched.control.runs import MovedOnError
 from airflow_llmsched.errors import LlmschedError, StoreError
 from airflow_llmsched.provider.engine import deployment_fleet
@@ -51,11 +52,21 @@ def release_run(scope: RunScope, *, engine: str, engine_options: Mapping[str, An
 def _give_back(scope: RunScope, since_s: float) -> tuple[str, ...]:
     renter, book = open_renter(scope), open_book(scope)
     try:
-        return renter.release(since_s=since_s)
+        return renter.release(since_s=since_s, others=_clouds(), deployment_id=scope.deployment_id)
     finally:
         with contextlib.suppress(StoreError):
             if book.rentals():
                 gauge_rentals(scope.run_key, renter.spend(), num_open=len(book.open()))
+
+
+def _clouds() -> list[CloudChoice]:
+    """Return the clouds of the deployment's fleet file: where to look for what a run's book names no cloud of."""
+    try:
+        fleet = deployment_fleet()
+    except LlmschedError as error:  # what the book knows is given back all the same
+        log.warning("the fleet file names no clouds to look in: %s", error)
+        return []
+    return [] if fleet is None else [CloudChoice(name=name, options=each) for name, each in fleet.clouds.items()]
 
 
 def _stop_gangs(scope: RunScope, *, engine: str, engine_options: Mapping[str, Any], since_s: float) -> tuple[str, ...]:

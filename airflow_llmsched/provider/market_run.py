@@ -11,7 +11,7 @@ from typing import Any
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.effect_points import EffectPoint
-from airflow_llmsched.errors import CouldNotLookError, TransientError
+from airflow_llmsched.errors import CouldNotLookError, PartlySeenError, TransientError
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.ports import ObjectStore
 from airflow_llmsched.prices.snapshots import PREFIX, MarketSnapshot, encode_snapshot, snapshot_key
@@ -27,8 +27,8 @@ _TIDY = EffectPoint("market.tidy")
 def take_snapshot(clouds: Mapping[str, Mapping[str, Any]], shapes: Sequence[str], *, keep: int) -> dict[str, Any]:
     """Write what the clouds offer now, and delete all but the newest ``keep`` snapshots.
 
-    A cloud that cannot be asked is counted while another can be. Raises ``CouldNotLookError`` when none could be asked,
-    ``StoreError``, ``SpecError``.
+    A cloud, or a region of one, that cannot be asked is counted while another can be. Raises ``CouldNotLookError`` when
+    none could be asked, ``StoreError``, ``SpecError``.
     """
     now_s = SystemClock().now_s()
     need = Requirement(by_shape={shape: ShapeNeed(num_nodes=1, work_s=0.0) for shape in shapes})
@@ -38,6 +38,9 @@ def take_snapshot(clouds: Mapping[str, Mapping[str, Any]], shapes: Sequence[str]
     for name, options in clouds.items():
         try:
             offered = open_cloud(name, options).offers(need)
+        except PartlySeenError as error:
+            offered = error.seen
+            rejections[f"of a part of {name} ({error})"] += 1
         except TransientError as error:
             failures.append(f"{name}: {error}")
             continue

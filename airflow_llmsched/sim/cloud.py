@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, NodeId, RunKey, RunOrigin
@@ -31,12 +32,15 @@ from airflow_llmsched.errors import (
     InternalError,
     LeaseGoneError,
     LeftoverError,
+    PartlySeenError,
     QuotaError,
     TransientError,
 )
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.ports import CloudFeature, LateDuplicateGuard
 from airflow_llmsched.sim.world import SimWorld
+
+T = TypeVar("T")
 
 _CREATE = EffectPoint("sim_cloud.create")
 _TAG = EffectPoint("sim_cloud.tag")
@@ -98,13 +102,17 @@ class _Request:
 
 @dataclass(slots=True)
 class SimCloudFaults:
-    """What goes wrong until it is spent. ``quota_nodes`` caps what may be held in a region."""
+    """What goes wrong until it is spent. ``quota_nodes`` caps what may be held in a region.
+
+    ``dark_regions`` answer nothing, whatever the others do.
+    """
 
     num_throttled: int = 0
     num_lost_replies: int = 0
     num_refused_removals: int = 0
     hides_new: bool = False
     is_dark: bool = False
+    dark_regions: set[str] = field(default_factory=set)
     quota_nodes: dict[str, int] = field(default_factory=dict)
 
 
@@ -163,7 +171,7 @@ class SimCloud:
         """Return the pools of the shapes asked for, where the wish allows, with what is free now."""
         self._look()
         wish = need.wish
-        return [
+        found = [
             replace(pool.offer, num_nodes=pool.num_there, start_up_s=pool.start_up_s, loss_per_hour=pool.loss_per_hour)
             for pool in self._pools.values()
             if pool.offer.pool.shape in need.by_shape
@@ -171,10 +179,11 @@ class SimCloud:
             and (not wish.regions or pool.offer.pool.region in wish.regions)
             and (not wish.capacity_types or pool.offer.pool.capacity_type in wish.capacity_types)
         ]
+        return self._but_dark(found, [offer.pool.region for offer in found])
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return the lease's nodes in one block of their zone."""
-        self._look()
+        self._look(lease.pool.region)
         num_slots = self._pools[lease.pool].num_slots
         path = (lease.pool.region, lease.pool.zone, lease.key.name)
         return TopologyTree(
@@ -190,7 +199,7 @@ class SimCloud:
 
     def acquire(self, offer: Offer, *, key: LeaseKey, origin: RunOrigin, num_nodes: int, until_s: float) -> Lease:
         """Rent all or none. Raises as ``ports.Cloud.acquire``."""
-        self._look(refusal=TransientError)
+        self._look(offer.pool.region, refusal=TransientError)
         lease_id = self.lease_id(offer.pool, key)
         request = self._requests.get(lease_id)
         if request is not None and request.is_released:
@@ -223,26 +232,25 @@ class SimCloud:
         """Return the leases that are listed."""
         if not ids:
             return {}
-        self._look()
+        self._look(*(self._region(each) for each in ids))
         return {each: self._seen(self._requests[each]) for each in ids if self._is_listed(each)}
 
     def find(self, run: RunKey) -> Sequence[Lease]:
         """Return the run's leases of which something is left."""
-        found = [lease for lease in self.find_all() if lease.key.run == run]
-        return sorted(found, key=lambda lease: (lease.key.generation, lease.key.rental))
+        self._look()
+        found = [lease for lease in self._left() if lease.key.run == run]
+        found.sort(key=lambda lease: (lease.key.generation, lease.key.rental))
+        return self._but_dark(found, [lease.pool.region for lease in found])
 
     def find_all(self) -> Sequence[Lease]:
         """Return every lease of which something is left."""
         self._look()
-        return [
-            self._seen(request)
-            for lease_id, request in sorted(self._requests.items())
-            if request.machines and self._is_listed(lease_id)
-        ]
+        found = self._left()
+        return self._but_dark(found, [lease.pool.region for lease in found])
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
         """Move the expiry on. Raises ``LeaseGoneError``, ``CouldNotLookError``."""
-        self._look()
+        self._look(self._region(lease.id))
         request = self._requests.get(lease.id)
         if request is None or not request.machines:
             raise LeaseGoneError(f"lease {lease.id} has ended and cannot be renewed: rent anew")
@@ -253,7 +261,7 @@ class SimCloud:
 
     def release(self, lease_id: LeaseId) -> None:
         """Give back what there is. Raises ``LeftoverError``, ``CouldNotLookError``."""
-        self._look()
+        self._look(self._region(lease_id))
         request = self._requests.get(lease_id)
         if request is None:
             return
@@ -266,13 +274,35 @@ class SimCloud:
 
     # Below the port
 
-    def _look(self, *, refusal: type[TransientError] = CouldNotLookError) -> None:
+    def _look(self, *regions: str, refusal: type[TransientError] = CouldNotLookError) -> None:
         if self.faults.is_dark:
             raise CouldNotLookError("the simulated cloud does not answer")
+        silent = sorted(self.faults.dark_regions.intersection(regions))
+        if silent:
+            raise CouldNotLookError(f"{', '.join(silent)} of the simulated cloud does not answer")
         if self.faults.num_throttled:
             self.faults.num_throttled -= 1
             raise refusal("the simulated cloud was asked too often")
         self._world.advance()
+
+    def _region(self, lease_id: LeaseId) -> str:
+        zone = lease_id.partition("/")[0]
+        return next((pool.region for pool in self._pools if pool.zone == zone), "")
+
+    def _left(self) -> list[Lease]:
+        return [
+            self._seen(request)
+            for lease_id, request in sorted(self._requests.items())
+            if request.machines and self._is_listed(lease_id)
+        ]
+
+    def _but_dark(self, found: list[T], regions: Sequence[str]) -> list[T]:
+        """Return what was found in ``regions``, or raise with what of it is in those that answer."""
+        dark = sorted(self.faults.dark_regions & {pool.region for pool in self._pools})
+        if not dark:
+            return found
+        seen = [each for each, region in zip(found, regions, strict=True) if region not in dark]
+        raise PartlySeenError(f"{', '.join(dark)} of the simulated cloud does not answer", seen=seen, unseen=dark)
 
     def _create(self, lease: Lease) -> _Request:
         pool = self._pools.get(lease.pool)

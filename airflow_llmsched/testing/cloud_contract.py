@@ -1,9 +1,10 @@
 """What every cloud must prove. Subclass ``CloudContract``, override its ``harness`` fixture, and run pytest.
 
-A cloud with ``CloudFeature.NOTICES`` subclasses ``NoticingCloudContract`` instead, and one that has words of its own
-for the states of its machines ``WordyCloudContract``, too. What a cloud does of its own accord
-is at the harness's hand, so that a simulator and a server that keeps state prove the same. Whether something is left
-is asked of what sends the bill, never of the adapter.
+A cloud with ``CloudFeature.NOTICES`` subclasses ``NoticingCloudContract`` instead, one that has words of its own for
+the states of its machines ``WordyCloudContract``, too, and one that is made of parts which answer each for itself
+(regions, zones) ``SpreadCloudContract``. What a cloud does of its own accord is at the harness's hand, so that a
+simulator and a server that keeps state prove the same. Whether something is left is asked of what sends the bill, never
+of the adapter.
 """
 
 # ruff: noqa: D102  (a test's name is its sentence)
@@ -29,6 +30,7 @@ from airflow_llmsched.errors import (
     LeaseGoneError,
     LeftoverError,
     LlmschedError,
+    PartlySeenError,
     QuotaError,
     TransientError,
 )
@@ -109,6 +111,14 @@ class CloudHarness(ABC):
 
     def speak(self, node: NodeId, word: str) -> None:
         """Call the state of a node ``word`` from now on. Only for clouds that have words for them."""
+        raise NotImplementedError
+
+    def far_offer(self) -> Offer:
+        """Return on-demand capacity in another part of the cloud. Only for clouds that have several."""
+        raise NotImplementedError
+
+    def silence(self, *, is_silent: bool) -> None:
+        """Have the part of the cloud that ``far_offer`` is in answer nothing, or answer again."""
         raise NotImplementedError
 
     def leave_parts(self) -> None:  # noqa: B027 - not every cloud has such parts
@@ -519,3 +529,71 @@ class WordyCloudContract(CloudContract):
         for lease in (other, odd):
             harness.reopen().release(lease.id)
         self.expect_nothing_left(harness)
+
+
+class SpreadCloudContract(CloudContract):
+    """The suite of clouds of which a part may be silent while the others answer."""
+
+    def test_a_silent_part_hides_no_lease_elsewhere_is_named_and_nothing_is_concluded_of_it(
+        self, harness: CloudHarness
+    ) -> None:
+        near, far = self.near_and_far(harness)
+        harness.silence(is_silent=True)
+        cloud = harness.reopen()
+        for look in (cloud.find_all, lambda: cloud.find(RUN)):
+            with pytest.raises(PartlySeenError) as caught:
+                look()
+            assert [lease.id for lease in caught.value.seen] == [near.id]
+            assert len(caught.value.unseen) == 1
+            assert harness.far_offer().pool.region in str(caught.value)
+        assert cloud.leases([near.id])[near.id].state is LeaseState.ACTIVE
+        for ids in ([far.id], [near.id, far.id]):
+            with pytest.raises(CouldNotLookError):
+                cloud.leases(ids)
+        harness.silence(is_silent=False)
+        assert {lease.id: lease.state for lease in cloud.find_all()} == dict.fromkeys(
+            (near.id, far.id), LeaseState.ACTIVE
+        )
+
+    def test_a_silent_part_keeps_no_lease_elsewhere_from_being_renewed_and_given_back(
+        self, harness: CloudHarness
+    ) -> None:
+        near, far = self.near_and_far(harness)
+        harness.silence(is_silent=True)
+        later_s = harness.now_s() + 2 * LEASE_S
+        assert harness.cloud.renew(near, until_s=later_s).expires_at_s == pytest.approx(later_s, abs=1.0)
+        harness.cloud.release(near.id)
+        for ask in (lambda: harness.cloud.renew(far, until_s=later_s), lambda: harness.cloud.release(far.id)):
+            with pytest.raises(CouldNotLookError):
+                ask()
+        self.settle(harness)
+        harness.silence(is_silent=False)
+        assert [lease.id for lease in harness.reopen().find(RUN)] == [far.id]
+        harness.cloud.release(far.id)
+        self.expect_nothing_left(harness)
+
+    def test_nothing_is_rented_twice_where_a_part_was_silent(self, harness: CloudHarness) -> None:
+        until_s, offer = harness.now_s() + LEASE_S, harness.far_offer()
+        first = self.active(harness, offer=offer)
+        billed = harness.billed()
+        harness.silence(is_silent=True)
+        for key in (lease_key(), lease_key(2)):
+            with pytest.raises(TransientError):
+                self.acquire(harness, cloud=harness.reopen(), key=key, offer=offer, until_s=until_s)
+        assert harness.billed() == billed
+        harness.silence(is_silent=False)
+        again = self.acquire(harness, cloud=harness.reopen(), offer=offer, until_s=until_s)
+        assert (again.id, harness.billed()) == (first.id, billed)
+
+    def test_a_silent_part_is_named_beside_what_the_others_offer(self, harness: CloudHarness) -> None:
+        near, far = harness.offer().pool, harness.far_offer().pool
+        need = Requirement(by_shape={near.shape: ShapeNeed(num_nodes=1, work_s=3600.0)})
+        assert {near, far} <= {offer.pool for offer in harness.cloud.offers(need)}
+        harness.silence(is_silent=True)
+        with pytest.raises(PartlySeenError) as caught:
+            harness.reopen().offers(need)
+        assert {offer.pool for offer in caught.value.seen} & {near, far} == {near}
+        assert {*caught.value.unseen} & {far.region, far.zone}
+
+    def near_and_far(self, harness: CloudHarness) -> tuple[Lease, Lease]:
+        return self.active(harness), self.active(harness, key=lease_key(2), offer=harness.far_offer())

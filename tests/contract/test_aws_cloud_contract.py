@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_llmsched.testing.cloud_contract import NoticingCloudContract, WordyCloudContract
-from tests.support.aws_cloud import AwsCloudHarness
+from airflow_llmsched.testing.cloud_contract import NoticingCloudContract, SpreadCloudContract, WordyCloudContract
+from tests.support.aws_cloud import FAR_REGION, REGION, AwsCloudHarness
 
 
-class TestAwsCloud(NoticingCloudContract, WordyCloudContract):
+class TestAwsCloud(NoticingCloudContract, WordyCloudContract, SpreadCloudContract):
     @pytest.fixture
     def harness(self) -> Iterator[AwsCloudHarness]:
-        made = AwsCloudHarness()
+        made = AwsCloudHarness(regions=[REGION, FAR_REGION])
         yield made
         made.close()

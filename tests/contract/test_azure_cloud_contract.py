@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_llmsched.testing.cloud_contract import WordyCloudContract
-from tests.support.azure_cloud import AzureCloudHarness
+from airflow_llmsched.testing.cloud_contract import SpreadCloudContract, WordyCloudContract
+from tests.support.azure_cloud import SUBNET, AzureCloudHarness
+from tests.support.azure_server import FAR_REGION, REGION
 
 
-class TestAzureCloud(WordyCloudContract):
+class TestAzureCloud(WordyCloudContract, SpreadCloudContract):
     @pytest.fixture
     def harness(self) -> Iterator[AzureCloudHarness]:
-        harness = AzureCloudHarness()
+        harness = AzureCloudHarness(subnets={REGION: SUBNET, FAR_REGION: SUBNET})
         yield harness
         harness.close()
         assert [

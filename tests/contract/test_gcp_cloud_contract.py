@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_llmsched.domain.lease import LeaseState
-from airflow_llmsched.testing.cloud_contract import CloudHarness, WordyCloudContract
+from airflow_llmsched.testing.cloud_contract import CloudHarness, SpreadCloudContract, WordyCloudContract
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness, TpuHarness
 
 
-class TestGcpMachines(WordyCloudContract):
+class TestGcpMachines(WordyCloudContract, SpreadCloudContract):
     @pytest.fixture
     def harness(self) -> Iterator[GcpCloudHarness]:
         harness = GcpCloudHarness()
@@ -22,7 +22,7 @@ class TestGcpMachines(WordyCloudContract):
 WAIT_S = 1800.0
 
 
-class QueuingContract(WordyCloudContract):
+class QueuingContract(WordyCloudContract, SpreadCloudContract):
     """What is not there is waited for, so that a shortage is no refusal."""
 
     @pytest.mark.parametrize("num_free", [0, 1, 3])

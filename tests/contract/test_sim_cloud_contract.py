@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_llmsched.testing.cloud_contract import NoticingCloudContract
-from tests.support.sim_cloud import SimCloudHarness
+from airflow_llmsched.testing.cloud_contract import NoticingCloudContract, SpreadCloudContract
+from tests.support.sim_cloud import SimCloudHarness, spread_pools
 
 
-class TestSimCloud(NoticingCloudContract):
+class TestSimCloud(NoticingCloudContract, SpreadCloudContract):
     @pytest.fixture
     def harness(self) -> SimCloudHarness:
-        return SimCloudHarness()
+        return SimCloudHarness(*spread_pools())

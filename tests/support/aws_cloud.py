@@ -21,7 +21,7 @@ from airflow_llmsched.sim.clock import VirtualClock
 from tests.support.aws_proxy import ACCOUNT, aws_server
 from tests.support.planned_cloud import PlannedCloudHarness
 
-REGION = "us-east-1"
+REGION, FAR_REGION = "us-east-1", "us-west-2"
 SHAPE = "p4d.24xlarge"
 QUEUE = "llmsched-notices"
 
@@ -75,17 +75,14 @@ class AwsCloudHarness(PlannedCloudHarness):
     def spot_offer(self) -> Offer:
         return aws_offer("us-east-1b", capacity_type=CapacityType.SPOT)
 
+    def far_offer(self) -> Offer:
+        return aws_offer(f"{FAR_REGION}a")
+
+    def silence(self, *, is_silent: bool) -> None:
+        self.proxy.world.dark_regions = {FAR_REGION} if is_silent else set()
+
     def billed(self) -> frozenset[str]:
-        instances = [
-            instance.id
-            for reservation in self.backend.reservations.values()
-            for instance in reservation.instances
-            if instance._state.name not in ("terminated", "shutting-down")
-        ]
-        requests = [
-            each.id for each in self.backend.spot_instance_requests.values() if each.state in ("open", "active")
-        ]
-        return frozenset([*instances, *requests, *self.backend.volumes])
+        return frozenset(each for region in self._options["regions"] for each in _billed(ec2_backends[ACCOUNT][region]))
 
     def run_short(self, offer: Offer, *, num_nodes: int) -> None:
         pool = offer.pool
@@ -139,6 +136,17 @@ class AwsCloudHarness(PlannedCloudHarness):
             "detail": {"instance-id": instance_id, "instance-action": "terminate"},
         }
         return json.dumps(event)
+
+
+def _billed(backend: Any) -> list[str]:
+    instances = [
+        instance.id
+        for reservation in backend.reservations.values()
+        for instance in reservation.instances
+        if instance._state.name not in ("terminated", "shutting-down")
+    ]
+    requests = [each.id for each in backend.spot_instance_requests.values() if each.state in ("open", "active")]
+    return [*instances, *requests, *backend.volumes]
 
 
 class LitteredAwsHarness(AwsCloudHarness):

@@ -88,6 +88,7 @@ class World:
     num_garbled: int = 0
     on_launch: Callable[[str, list[str]], None] | None = None
     hide_for_s: float = 0.0
+    dark_regions: set[str] = field(default_factory=set)
     hidden_until_s: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[dict[str, str], bytes]] = field(default_factory=dict)
     groups: dict[tuple[str, str], Group] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class AwsProxy:
             self.world.access_keys.append(_access_key(environ.get("HTTP_AUTHORIZATION", "")))
             self.world.bodies.append((action, form))
             fault = self.plan.next(KINDS.get(action, CallKind.LOOK))
-            if fault is CloudFault.UNHEARD:
+            if fault is CloudFault.UNHEARD or region in self.world.dark_regions:
                 return _cut_off(environ, start_response)
             status, kind, data = self._answer(Call(environ, action, region, form, body), fault)
             if fault is CloudFault.UNANSWERED:

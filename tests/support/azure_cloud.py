@@ -12,7 +12,7 @@ from airflow_llmsched.domain.capacity import Offer, Pool
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.sim.clock import VirtualClock
-from tests.support.azure_server import GROUP, REGION, RESERVATIONS, SHAPE, SUBSCRIPTION, AzureServer, price
+from tests.support.azure_server import FAR_REGION, GROUP, REGION, RESERVATIONS, SHAPE, SUBSCRIPTION, AzureServer, price
 from tests.support.planned_cloud import PlannedCloudHarness
 
 SUBNET = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/ranks"
@@ -63,8 +63,8 @@ class AzureCloudHarness(PlannedCloudHarness):
         }
         return AzureCloud(**settings | self._options)
 
-    def pool(self, capacity_type: CapacityType, zone: str) -> Pool:
-        return Pool(cloud="azure", region=REGION, zone=f"{REGION}-{zone}", shape=SHAPE, capacity_type=capacity_type)
+    def pool(self, capacity_type: CapacityType, zone: str, region: str = REGION) -> Pool:
+        return Pool(cloud="azure", region=region, zone=f"{region}-{zone}", shape=SHAPE, capacity_type=capacity_type)
 
     def offer(self) -> Offer:
         pool = self.pool(CapacityType.ON_DEMAND, "1")
@@ -73,6 +73,13 @@ class AzureCloudHarness(PlannedCloudHarness):
     def spot_offer(self) -> Offer:
         pool = self.pool(CapacityType.SPOT, "2")
         return Offer(pool=pool, usd_per_hour=39.33, priced_at_s=self.now_s(), source="test")
+
+    def far_offer(self) -> Offer:
+        pool = self.pool(CapacityType.ON_DEMAND, "1", FAR_REGION)
+        return Offer(pool=pool, usd_per_hour=98.32, priced_at_s=self.now_s(), source="test")
+
+    def silence(self, *, is_silent: bool) -> None:
+        self.server.dark_region = FAR_REGION if is_silent else ""
 
     def billed(self) -> frozenset[str]:
         return self.server.billed()

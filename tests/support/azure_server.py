@@ -28,7 +28,7 @@ SUBSCRIPTION = "00000000-0000-0000-0000-000000000001"
 GROUP = "llmsched"
 GROUP_PATH = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
 RESERVATIONS = f"{GROUP_PATH}/providers/Microsoft.Compute/capacityReservationGroups/block"
-REGION = "eastus"
+REGION, FAR_REGION = "eastus", "westus3"
 SHAPE = "Standard_ND96isr_H100_v5"
 FAMILY = "standardNDSH100v5Family"
 NUM_CORES = 96
@@ -94,6 +94,10 @@ class AzureServer(LocalServer):
         self.quota_nodes: int | None = None
         self.hides_new = False
         self.leaves_behind = False
+        self.dark_path = ""
+        """Calls with this in their path are not heard."""
+        self.dark_region = ""
+        """Answers nothing of what is in it: lists of the whole group come from elsewhere."""
         self.consistency_s = 60.0
         self.create_s = CREATE_S
         self.sets: dict[str, ScaleSet] = {}
@@ -153,12 +157,22 @@ class AzureServer(LocalServer):
                 {name: each[0] for name, each in parse_qs(urlsplit(target).query).items()},
             )
             self.calls.append(f"{method} {path}")
+            if self._is_dark(path, body):
+                return CloudFault.UNHEARD
             try:
                 reply = self._route(method, path, query, headers, body)
             except RefusalError as error:
                 self.refusals.append(str(error.reply[1]))
                 reply = error.reply
         return CloudFault.UNANSWERED if fault is CloudFault.UNANSWERED else reply
+
+    def _is_dark(self, path: str, body: Any) -> bool:
+        named = re.search(r"/virtualMachineScaleSets/([\w-]+)", path)
+        there = None if named is None else self.sets.get(named[1])
+        content = body if isinstance(body, dict) else {} if there is None else there.body
+        is_there = content.get("location") == self.dark_region or f"/locations/{self.dark_region}/" in path
+        is_shut = bool(self.dark_path) and self.dark_path in path
+        return is_shut or (bool(self.dark_region) and is_there)
 
     def _route(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: Any) -> Reply:
         if path == "/api/retail/prices":
@@ -411,7 +425,8 @@ class AzureServer(LocalServer):
 
     def _list_skus(self, *, query: Mapping[str, str], path: str, **_: Any) -> Reply:
         region = query["$filter"].split("'")[1]
-        rows = [SKU] if region == REGION else []
+        where = {"locations": [region], "locationInfo": [{"location": region, "zones": ["1", "2"]}]}
+        rows = [SKU | where] if region in (REGION, FAR_REGION) else []
         return self._page(rows, query, path)
 
     def _usages(self, *, query: Mapping[str, str], path: str, **_: Any) -> Reply:

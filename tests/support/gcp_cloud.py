@@ -82,6 +82,12 @@ class GcpCloudHarness(PlannedCloudHarness):
     def spot_offer(self) -> Offer:
         return gcp_offer(SPOT_ZONE, CapacityType.SPOT)
 
+    def far_offer(self) -> Offer:
+        return replace(self.offer(), pool=replace(self.offer().pool, zone=SPOT_ZONE))
+
+    def silence(self, *, is_silent: bool) -> None:
+        self.server.unreachable = SPOT_ZONE if is_silent else ""
+
     def advance(self, duration_s: float) -> None:
         self.clock.sleep(duration_s)
         self.world.settle()

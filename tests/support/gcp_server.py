@@ -41,7 +41,10 @@ CREATING = ("instances.bulkInsert", "instanceGroupManagerResizeRequests.insert")
 
 
 class GcpServer(LocalServer):
-    """One project's Compute Engine on a port of its own. ``unreachable``: a zone that lists leave out, saying so.
+    """One project's Compute Engine on a port of its own.
+
+    ``unreachable``: a zone that lists of everywhere leave out, saying so, and that answers nothing itself. Calls with
+    ``dark_path`` in their path fail.
 
     ``new_words``: those that Google has for states since its description was shipped.
     """
@@ -50,6 +53,7 @@ class GcpServer(LocalServer):
         self.world = world
         self.plan = FaultPlan()
         self.unreachable = ""
+        self.dark_path = ""
         self.new_words: set[str] = set()
         self.calls: list[str] = []
         self.faults: list[str] = []
@@ -61,6 +65,13 @@ class GcpServer(LocalServer):
         """Stop. Raises ``AssertionError`` for calls that Google does not have, and for answers that it never gives."""
         super().__exit__()
         assert self.faults == []
+
+    def is_unreachable(self, url: str) -> bool:
+        """Whether a call is to what cannot be reached."""
+        path = urlsplit(url).path
+        named = re.search(r"/(?:zones|locations)/([^/]+)", path)
+        is_there = bool(self.unreachable) and named is not None and named[1] == self.unreachable
+        return is_there or (bool(self.dark_path) and self.dark_path in path)
 
     def answer(self, verb: str, url: str, body: Json | None) -> tuple[int, Json]:
         """Return status and answer of a call. What goes wrong in this server itself is kept for ``close``."""
@@ -175,7 +186,7 @@ def _handler(server: GcpServer) -> type[BaseHTTPRequestHandler]:
             if fault is CloudFault.THROTTLED:
                 self.send(403, _error(403, "rateLimitExceeded", "Rate Limit Exceeded"))
                 return
-            if fault is CloudFault.FAILED:
+            if fault is CloudFault.FAILED or server.is_unreachable(self.path):
                 self.send(503, _error(503, "backendError", "Backend Error"))
                 return
             status, answer = server.answer(self.command, self.path, body)

@@ -88,10 +88,11 @@ class LeaseHouse:
         return LeaseBook(self.store, self.run)
 
     def damage(self, lease: Lease, record: str = "intended") -> str:
-        """Have one record of the book be torn. Returns its key."""
-        name = f"runs/{self.run}/leases/g{lease.key.generation:04d}-r{lease.key.rental:05d}/{record}.json"
-        self.store.put(name, self.store.get(name)[:-5])
-        return name
+        """Have one record of the book be torn; an intent together with its copy. Returns its key."""
+        folder = f"runs/{self.run}/leases/g{lease.key.generation:04d}-r{lease.key.rental:05d}"
+        for each in (record, "copy") if record == "intended" else (record,):
+            self.store.put(f"{folder}/{each}.json", self.store.get(f"{folder}/{each}.json")[:-5])
+        return f"{folder}/{record}.json"
 
     def wanted(
         self,

@@ -33,6 +33,12 @@ def sim_pool(
     return SimPool(offer=offer, num_free=num_free, loss_per_hour=loss_per_hour, start_up_s=start_up_s, stock=stock)
 
 
+def spread_pools() -> tuple[SimPool, ...]:
+    """Return pools on demand and on spot, and a third in another region."""
+    spot = sim_pool("b", capacity_type=CapacityType.SPOT, usd_per_hour=12.0)
+    return sim_pool("a"), spot, sim_pool("a", region="sim-west")
+
+
 class SimCloudHarness(CloudHarness):
     def __init__(self, *pools: SimPool, seed: int = 0, clock: Clock | None = None, consistency_s: float = 30.0) -> None:
         self.clock = clock or VirtualClock()
@@ -48,6 +54,12 @@ class SimCloudHarness(CloudHarness):
 
     def spot_offer(self) -> Offer:
         return self.pools[1].offer
+
+    def far_offer(self) -> Offer:
+        return self.pools[2].offer
+
+    def silence(self, *, is_silent: bool) -> None:
+        self.cloud.faults.dark_regions = {self.far_offer().pool.region} if is_silent else set()
 
     def now_s(self) -> float:
         return self.clock.now_s()

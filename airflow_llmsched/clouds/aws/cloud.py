@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
+from airflow_llmsched.clouds import parts
 from airflow_llmsched.clouds.aws import creating, events, market, removal, render, seen, topology
 from airflow_llmsched.clouds.aws import tags as tagging
 from airflow_llmsched.clouds.aws.client import AwsClient, AwsError
@@ -79,7 +81,7 @@ class AwsCloud:
     def offers(self, need: Requirement) -> Sequence[Offer]:
         """Return what could be rented of the shapes asked for, in the regions of the options that the wish allows.
 
-        Raises ``CouldNotLookError``.
+        Raises ``CouldNotLookError``, ``PartlySeenError``.
         """
         return self._market.offers(need)
 
@@ -144,13 +146,12 @@ class AwsCloud:
 
     def find(self, run: RunKey) -> Sequence[Lease]:
         """Return the run's leases of which anything is left, names included, oldest key first."""
-        found = self._left([{"Name": f"tag:{tagging.RUN}", "Values": [str(run)]}])
-        return sorted(found, key=lambda lease: (lease.key.generation, lease.key.rental))
+        filters = [{"Name": f"tag:{tagging.RUN}", "Values": [str(run)]}]
+        return self._left(filters, order=lambda lease: (lease.key.generation, lease.key.rental))
 
     def find_all(self) -> Sequence[Lease]:
         """Return every lease of ours of which anything is left, names included, by id."""
-        found = self._left([{"Name": "tag-key", "Values": [tagging.LEASE]}])
-        return sorted(found, key=lambda lease: lease.id)
+        return self._left([{"Name": "tag-key", "Values": [tagging.LEASE]}], order=lambda lease: lease.id)
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
         """Write the expiry into the tags of the instances and the template. Raises as ``Cloud.renew``."""
@@ -268,11 +269,14 @@ class AwsCloud:
         found = self._look(region, _named([key_name]), kinds=kinds)
         return next(iter(found.values()), None)
 
-    def _left(self, filters: list[dict[str, Any]]) -> list[Lease]:
-        found = [
-            one for region in self._options.regions for one in self._look(region, filters, kinds=_EVERYTHING).values()
-        ]
-        return [one.lease for one in found if one.is_left]
+    def _left(self, filters: list[dict[str, Any]], *, order: Callable[[Lease], Any]) -> list[Lease]:
+        """Return the leases of which anything is left, asked region by region. Raises as ``parts.of_each``."""
+        looks = {region: partial(self._left_in, region, filters) for region in self._options.regions}
+        return parts.of_each(looks, order=order)
+
+    def _left_in(self, region: str, filters: list[dict[str, Any]]) -> list[Lease]:
+        found = self._look(region, filters, kinds=_EVERYTHING)
+        return [one.lease for one in found.values() if one.is_left]
 
     def _look(
         self, region: str, filters: list[dict[str, Any]], *, kinds: Sequence[str], has_events: bool = False

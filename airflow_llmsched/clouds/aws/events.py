@@ -62,7 +62,8 @@ def queue_region(url: str, *, default: str) -> str:
 def _kept(client: AwsClient, messages: Sequence[dict[str, Any]], *, consistency_s: float) -> list[str]:
     """Write tags, and return the receipts of messages that are done with.
 
-    Those about instances of ours that are not listed yet are left: they come again after the queue's visibility limit.
+    Those about instances of ours that are not listed yet, or whose region does not answer, are left: they come again
+    after the queue's visibility limit.
     """
     done: list[str] = []
     waiting: dict[str, list[tuple[str, Announcement]]] = {}
@@ -73,13 +74,16 @@ def _kept(client: AwsClient, messages: Sequence[dict[str, Any]], *, consistency_
         else:
             waiting.setdefault(told.region, []).append((message["ReceiptHandle"], told))
     for region, told_there in waiting.items():
-        ours = _ours(client, region, [told.instance_id for _, told in told_there])
-        for receipt, told in told_there:
-            if told.instance_id in ours:
-                _tag(client, told)
-            elif client.clock.now_s() < told.announced_at_s + consistency_s:
-                continue
-            done.append(receipt)
+        try:
+            ours = _ours(client, region, [told.instance_id for _, told in told_there])
+            for receipt, told in told_there:
+                if told.instance_id in ours:
+                    _tag(client, told)
+                elif client.clock.now_s() < told.announced_at_s + consistency_s:
+                    continue
+                done.append(receipt)
+        except (CouldNotLookError, AwsError) as error:  # which keeps no announcement of another region
+            log.warning("announcements about instances in %s could not be kept: %s", region, error)
     return done
 
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from airflow_llmsched.clouds.aws import offers as catalogue
@@ -16,6 +17,7 @@ from airflow_llmsched.clouds.aws.options import AwsOptions
 from airflow_llmsched.clouds.aws.shapes import Shape, read_shape
 from airflow_llmsched.clouds.aws.states import Reaction
 from airflow_llmsched.clouds.aws.tags import CLOUD
+from airflow_llmsched.clouds.parts import of_each
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 
@@ -36,27 +38,26 @@ class Market:
         self._options = options
         self._shapes: dict[tuple[str, str], Shape] = {}
         self._zones_by_id: dict[str, dict[str, str]] = {}
+        self._are_prices_silent = False
 
     def offers(self, need: Requirement) -> list[Offer]:
-        """Return offers of the shapes asked for, where the wish allows. Raises ``CouldNotLookError``.
+        """Return offers of the shapes asked for, where the wish allows. Raises as ``Cloud.offers``.
 
-        What the account may not ask (prices, quotas, scores) is not known, and said so in the log.
+        What the account may not ask (prices, quotas, scores) is not known, and said so in the log. So are prices where
+        the one place that names those of all regions does not answer: there are other sources of prices.
         """
         wish = need.wish
         if wish.clouds and CLOUD not in wish.clouds:
             return []
-        found: list[Offer] = []
-        for region in self._options.regions:
-            law = catalogue.jurisdiction(region)
-            if (wish.regions and region not in wish.regions) or (wish.jurisdictions and law not in wish.jurisdictions):
-                continue
-            found += self._in_region(region, need)
-        return [
-            each
-            for each in found
-            if (not wish.capacity_types or each.pool.capacity_type in wish.capacity_types)
-            and (not wish.vendors or each.vendor in wish.vendors)
-        ]
+        self._are_prices_silent = False
+        return of_each(
+            {
+                region: partial(self._wished, region, need)
+                for region in self._options.regions
+                if (not wish.regions or region in wish.regions)
+                and (not wish.jurisdictions or catalogue.jurisdiction(region) in wish.jurisdictions)
+            }
+        )
 
     def shape(self, region: str, name: str) -> Shape:
         """Return an instance type's facts. Raises ``SpecError`` for one that EC2 does not have there."""
@@ -98,6 +99,15 @@ class Market:
         return min(fitting, key=lambda each: (each.num_free, each.id))
 
     # Regions
+
+    def _wished(self, region: str, need: Requirement) -> list[Offer]:
+        wish = need.wish
+        return [
+            each
+            for each in self._in_region(region, need)
+            if (not wish.capacity_types or each.pool.capacity_type in wish.capacity_types)
+            and (not wish.vendors or each.vendor in wish.vendors)
+        ]
 
     def _in_region(self, region: str, need: Requirement) -> list[Offer]:
         wanted = sorted(need.by_shape)
@@ -163,6 +173,8 @@ class Market:
 
     def _price(self, region: str, shape: str) -> float:
         """Return the on-demand list price, NaN where it is not known."""
+        if self._are_prices_silent:
+            return math.nan
         terms = {
             "instanceType": shape,
             "regionCode": region,
@@ -171,14 +183,19 @@ class Market:
             "preInstalledSw": "NA",
             "capacitystatus": "Used",
         }
-        rows: list[Any] = self._optional(
-            "get_products",
-            "PriceList",
-            PRICING_REGION,
-            service="pricing",
-            ServiceCode="AmazonEC2",
-            Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in terms.items()],
-        )
+        try:
+            rows: list[Any] = self._optional(
+                "get_products",
+                "PriceList",
+                PRICING_REGION,
+                service="pricing",
+                ServiceCode="AmazonEC2",
+                Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in terms.items()],
+            )
+        except CouldNotLookError as error:
+            log.warning("list prices are not known to offers: %s", error)
+            self._are_prices_silent = True
+            return math.nan
         prices = [row if isinstance(row, str) else json.dumps(row) for row in rows]
         return catalogue.on_demand_usd_per_hour(prices) if prices else math.nan
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.clouds.azure import client as wire
@@ -22,11 +23,12 @@ from airflow_llmsched.clouds.azure.offers import Size
 from airflow_llmsched.clouds.azure.render import AzureSettings
 from airflow_llmsched.clouds.azure.sets import ScaleSets
 from airflow_llmsched.clouds.azure.tags import NAME, LeaseTags
+from airflow_llmsched.clouds.parts import of_each
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.topology import TopologyTree
-from airflow_llmsched.errors import CouldNotLookError, InternalError
+from airflow_llmsched.errors import CouldNotLookError, InternalError, PartlySeenError
 from airflow_llmsched.ports import Clock, CloudFeature, LateDuplicateGuard
 
 log = logging.getLogger(__name__)
@@ -100,17 +102,15 @@ class AzureCloud:
         self._shelves: dict[str, tuple[float, Mapping[str, Size]]] = {}
 
     def offers(self, need: Requirement) -> Sequence[Offer]:
-        """Return what could be rented now, at the public list price. Raises ``CouldNotLookError``."""
+        """Return what could be rented now, at the public list price.
+
+        Raises ``CouldNotLookError``, ``PartlySeenError``.
+        """
         wish = need.wish
         if (wish.clouds and self.name not in wish.clouds) or not need.by_shape:
             return []
         regions = [region for region in sorted(self._settings.subnets) if not wish.regions or region in wish.regions]
-        return [
-            offer
-            for region in regions
-            for offer in self._offers_in(region, sorted(need.by_shape))
-            if not wish.capacity_types or offer.pool.capacity_type in wish.capacity_types
-        ]
+        return of_each({region: partial(self._wished, region, need) for region in regions})
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return the lease's nodes under region, zone and placement group. Raises ``CouldNotLookError``."""
@@ -142,13 +142,16 @@ class AzureCloud:
         return {each: found[each] for each in ids if each in found}
 
     def find(self, run: RunKey) -> Sequence[Lease]:
-        """Return the run's leases of which anything is left, oldest key first. Raises ``CouldNotLookError``."""
-        found = self._found(run)
-        return sorted(found, key=lambda lease: (lease.key.generation, lease.key.rental))
+        """Return the run's leases of which anything is left, oldest key first. Raises as :meth:`find_all`."""
+        return self._found(run, order=lambda lease: (lease.key.generation, lease.key.rental))
 
     def find_all(self) -> Sequence[Lease]:
-        """Return every lease of ours of which anything is left, by id. Raises ``CouldNotLookError``."""
-        return sorted(self._found(None), key=lambda lease: lease.id)
+        """Return every lease of ours of which anything is left, by id.
+
+        Raises ``CouldNotLookError``; ``PartlySeenError`` where a region does not show what a scale set in it consists
+        of, or disks, interfaces or addresses are not listed: those that outlived their set are then not among them.
+        """
+        return self._found(None, order=lambda lease: lease.id)
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
         """Have the lease expire no sooner than ``until_s``. Raises ``LeaseGoneError``, ``CouldNotLookError``."""
@@ -170,6 +173,11 @@ class AzureCloud:
 
     # Below the port
 
+    def _wished(self, region: str, need: Requirement) -> Sequence[Offer]:
+        wanted = need.wish.capacity_types
+        found = self._offers_in(region, sorted(need.by_shape))
+        return [offer for offer in found if not wanted or offer.pool.capacity_type in wanted]
+
     def _offers_in(self, region: str, shapes: Sequence[str]) -> Sequence[Offer]:
         shelf = self._shelf(region)
         known = [shape for shape in shapes if shape in shelf]
@@ -178,7 +186,7 @@ class AzureCloud:
         locations = f"/subscriptions/{self._settings.subscription_id}/providers/Microsoft.Compute/locations"
         usages = self._client.look_all(f"{locations}/{region}/usages", version=wire.COMPUTE)
         now_s = self._clock.now_s()
-        prices = self._client.prices(catalogue.price_filter(known, region=region))
+        prices = self._prices(region, known)
         return catalogue.offers(
             shelf,
             shapes=known,
@@ -188,6 +196,14 @@ class AzureCloud:
             losses=self._losses(region, known),
             now_s=now_s,
         )
+
+    def _prices(self, region: str, shapes: Sequence[str]) -> Sequence[view.Row]:
+        """Return rows of the public price list, which another host has: none where that does not answer."""
+        try:
+            return self._client.prices(catalogue.price_filter(shapes, region=region))
+        except CouldNotLookError as error:
+            log.warning("Azure's list prices in %s are not known to offers: %s", region, error)
+            return []
 
     def _reservations(self, region: str) -> Sequence[view.Row]:
         group = self._settings.reservation_groups.get(region)
@@ -229,24 +245,36 @@ class AzureCloud:
             return None
         return view.lease_of(rows, leftovers=leftovers, now_s=self._clock.now_s(), consistency_s=self.consistency_s)
 
-    def _found(self, run: RunKey | None) -> list[Lease]:
+    def _found(self, run: RunKey | None, *, order: Callable[[Lease], Any]) -> list[Lease]:
         """Return leases of ``run``, or all: scale sets with what belongs to them, and what outlived its set."""
-        parts: dict[str, list[view.Row]] = defaultdict(list)
-        for row in self._sets.parts():
+        looks: dict[str, Callable[[], Sequence[Lease]]] = {}
+        try:
+            rows = self._sets.parts()
+        except PartlySeenError as error:
+            rows = error.seen
+            looks |= {kind: partial(_raise, CouldNotLookError(str(error))) for kind in error.unseen}
+        own: dict[str, list[view.Row]] = defaultdict(list)
+        for row in rows:
             said = view.said_by(row)
             if said is not None and run in (None, said.key.run):
-                parts[said.key.name].append(row)
-        found: list[Lease] = []
+                own[said.key.name].append(row)
         for row in self._sets.all():
             said = view.said_by(row)
             if said is not None and run in (None, said.key.run):
-                own = parts.pop(said.key.name, [])
-                lease = self._lease(row, [str(each["id"]) for each in own if view.is_loose(each)])
-                found += [lease] if lease is not None else []
-        return found + [self._remains(name, rows) for name, rows in parts.items()]
+                looks[view.lease_id(said.pool, said.key)] = partial(self._whole, row, own.pop(said.key.name, []))
+        looks |= {name: partial(self._remains, name, mine) for name, mine in own.items()}
+        return of_each(looks, order=order)
 
-    def _remains(self, name: str, rows: Sequence[view.Row]) -> Lease:
+    def _whole(self, row: view.Row, own: Sequence[view.Row]) -> Sequence[Lease]:
+        lease = self._lease(row, [str(each["id"]) for each in own if view.is_loose(each)])
+        return [] if lease is None else [lease]
+
+    def _remains(self, name: str, rows: Sequence[view.Row]) -> Sequence[Lease]:
         """Return the lease of which only parts are listed. A list may lag: the set itself is asked for by name."""
         row = self._sets.get(name)
         lease = None if row is None else self._lease(row, [])
-        return lease or view.remains_of(rows)
+        return [lease or view.remains_of(rows)]
+
+
+def _raise(error: CouldNotLookError) -> NoReturn:
+    raise error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_llmsched.clouds.azure import client as wire
@@ -17,6 +18,7 @@ from airflow_llmsched.clouds.azure.render import AzureSettings
 from airflow_llmsched.clouds.azure.states import AzureFault, Reaction, SetPhase
 from airflow_llmsched.clouds.azure.tags import LeaseTags
 from airflow_llmsched.clouds.azure.view import Row, SetRows
+from airflow_llmsched.clouds.parts import of_each
 from airflow_llmsched.effect_points import EffectPoint
 from airflow_llmsched.errors import (
     AbandonedError,
@@ -102,12 +104,15 @@ class ScaleSets:
         )
 
     def parts(self) -> Sequence[Row]:
-        """Return the group's disks, network interfaces and addresses. Raises ``CouldNotLookError``."""
-        return [
-            row | {"version": version}
-            for kind, version in _PARTS
-            for row in map(dict, self._client.look_all(self._part_path(kind), version=version))
-        ]
+        """Return the group's disks, network interfaces and addresses.
+
+        Raises ``CouldNotLookError``, ``PartlySeenError`` where one of the three is not listed.
+        """
+        return of_each({kind: partial(self._parts_of, kind, version) for kind, version in _PARTS})
+
+    def _parts_of(self, kind: str, version: str) -> Sequence[Row]:
+        found = self._client.look_all(self._part_path(kind), version=version)
+        return [dict(row) | {"version": version} for row in found]
 
     # Creating
 

@@ -46,45 +46,52 @@ class ComputeClient:
 
     # Looking
 
-    def machines(self, *, label: str, values: Sequence[str] = (), zone: str = "") -> list[Json]:
+    # Lists of everywhere are refused where a zone or region cannot be reached, unless the caller gives an ``unreached``
+    # to collect those in.
+
+    def machines(
+        self, *, label: str, values: Sequence[str] = (), zone: str = "", unreached: set[str] | None = None
+    ) -> list[Json]:
         """Return the machines that carry a label, one of ``values`` if any are named, in a zone or anywhere."""
-        return self._rows("instances", zone=zone, filter_=_labelled(label, values))
+        return self._rows("instances", zone=zone, filter_=_labelled(label, values), unreached=unreached)
 
     def machine(self, place: Place, name: str) -> Json | None:
         """Return a machine by its name, listed or not; None: there is none."""
         return self._transport.look_for(f"zones/{place.zone}/instances/{name}")
 
-    def disks(self, *, label: str, values: Sequence[str] = (), zone: str = "") -> list[Json]:
+    def disks(
+        self, *, label: str, values: Sequence[str] = (), zone: str = "", unreached: set[str] | None = None
+    ) -> list[Json]:
         """Return the disks that carry a label, as ``machines``."""
-        return self._rows("disks", zone=zone, filter_=_labelled(label, values))
+        return self._rows("disks", zone=zone, filter_=_labelled(label, values), unreached=unreached)
 
-    def policies(self, *, names: str, region: str = "") -> list[Json]:
+    def policies(self, *, names: str, region: str = "", unreached: set[str] | None = None) -> list[Json]:
         """Return the placement policies whose whole name matches a regular expression, in a region or anywhere."""
-        return self._rows("resourcePolicies", region=region, filter_=f'name eq "{names}"')
+        return self._rows("resourcePolicies", region=region, filter_=f'name eq "{names}"', unreached=unreached)
 
-    def groups(self, *, names: str, zone: str = "") -> list[Json]:
+    def groups(self, *, names: str, zone: str = "", unreached: set[str] | None = None) -> list[Json]:
         """Return the managed instance groups whose whole name matches a regular expression, in a zone or anywhere."""
-        return self._rows("instanceGroupManagers", zone=zone, filter_=f'name eq "{names}"')
+        return self._rows("instanceGroupManagers", zone=zone, filter_=f'name eq "{names}"', unreached=unreached)
 
-    def templates(self, *, names: str, region: str = "") -> list[Json]:
+    def templates(self, *, names: str, region: str = "", unreached: set[str] | None = None) -> list[Json]:
         """Return the instance templates whose whole name matches a regular expression, in a region or anywhere."""
-        return self._rows("instanceTemplates", region=region, filter_=f'name eq "{names}"')
+        return self._rows("instanceTemplates", region=region, filter_=f'name eq "{names}"', unreached=unreached)
 
     def requests(self, zone: str, group: str) -> list[Json]:
         """Return the resize requests of a group."""
         return self._list(f"zones/{zone}/instanceGroupManagers/{group}/resizeRequests")
 
-    def machine_types(self, names: Sequence[str]) -> list[Json]:
+    def machine_types(self, names: Sequence[str], *, unreached: set[str] | None = None) -> list[Json]:
         """Return the machine types of these names, one for each zone that has it."""
-        return self._rows("machineTypes", filter_=render.any_of("name", names))
+        return self._rows("machineTypes", filter_=render.any_of("name", names), unreached=unreached)
 
-    def reservations(self, *, zone: str = "") -> list[Json]:
+    def reservations(self, *, zone: str = "", unreached: set[str] | None = None) -> list[Json]:
         """Return what is reserved for this project."""
-        return self._rows("reservations", zone=zone)
+        return self._rows("reservations", zone=zone, unreached=unreached)
 
-    def future_reservations(self) -> list[Json]:
+    def future_reservations(self, *, unreached: set[str] | None = None) -> list[Json]:
         """Return what will be reserved for this project."""
-        return self._rows("futureReservations")
+        return self._rows("futureReservations", unreached=unreached)
 
     def regions(self) -> list[Json]:
         """Return all regions, with what of their quotas is used."""
@@ -178,20 +185,29 @@ class ComputeClient:
 
     # Below
 
-    def _rows(self, collection: str, *, zone: str = "", region: str = "", filter_: str = "") -> list[Json]:
+    def _rows(
+        self,
+        collection: str,
+        *,
+        zone: str = "",
+        region: str = "",
+        filter_: str = "",
+        unreached: set[str] | None = None,
+    ) -> list[Json]:
         """Return a collection's rows of one zone or region, or of everywhere by one call.
 
-        That one call fails where any zone of Google's cannot be reached: who knows where to look is not kept by it.
+        That one call is not whole where any zone of Google's cannot be reached: who knows where to look is not kept by
+        it, and who has an ``unreached`` is told what was left out.
         """
         if zone:
             return self._list(f"zones/{zone}/{collection}", filter_=filter_)
         if region:
             return self._list(f"regions/{region}/{collection}", filter_=filter_)
-        return list(self._scoped(collection, filter_))
+        return list(self._scoped(collection, filter_, unreached))
 
-    def _scoped(self, collection: str, filter_: str) -> Iterator[Json]:
+    def _scoped(self, collection: str, filter_: str, unreached: set[str] | None) -> Iterator[Json]:
         params = {"filter": filter_} if filter_ else {}
-        for page in self._transport.pages(f"aggregated/{collection}", params=params):
+        for page in self._transport.pages(f"aggregated/{collection}", params=params, unreached=unreached):
             for scope in page.get("items", {}).values():
                 yield from scope.get(collection, [])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from airflow_llmsched.clock import SystemClock
@@ -22,16 +24,19 @@ from airflow_llmsched.clouds.gcp.renewal import Renewer
 from airflow_llmsched.clouds.gcp.tpu import TpuRental
 from airflow_llmsched.clouds.gcp.tpu_client import TpuClient
 from airflow_llmsched.clouds.gcp.tpu_words import Slice
+from airflow_llmsched.clouds.parts import of_each
 from airflow_llmsched.domain.capacity import Offer, Pool, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.errors import LeaseGoneError, SpecError
+from airflow_llmsched.errors import CouldNotLookError, LeaseGoneError, PartlySeenError, SpecError
 from airflow_llmsched.ports import Clock, CloudFeature, LateDuplicateGuard
 from airflow_llmsched.units import MINUTE_S
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 CONSISTENCY_S = MINUTE_S
 """How long Google may take to list what it has made."""
@@ -91,28 +96,46 @@ class GcpCloud:
     def offers(self, need: Requirement) -> Sequence[Offer]:
         """Return what Google has of the shapes of ``need``, with prices if it is asked for some.
 
-        Raises ``CouldNotLookError``.
+        Raises ``CouldNotLookError``, ``PartlySeenError``.
         """
-        found: list[Offer] = []
-        machine_types: Sequence[dict[str, Any]] = ()
+        looks: dict[str, Callable[[], Sequence[Offer]]] = {}
         machines = sorted(each for each in need.by_shape if not tpu_words.is_slice(each))
         if machines:
-            machine_types = self._client.machine_types(machines)
-            catalogue = Catalogue(
-                machine_types=machine_types,
-                reservations=self._client.reservations(),
-                future_reservations=self._client.future_reservations(),
-                regions=self._client.regions(),
-            )
-            found += offers.offers(
-                catalogue, need, regions=self._regions, queued_shapes=self._queued_shapes, now_s=self._clock.now_s()
-            )
+            looks[offers.SOURCE] = partial(self._machine_offers, machines, need)
         if len(machines) < len(need.by_shape):
-            types = self._tpus.accelerator_types()
-            found += offers.tpu_offers(types, need, regions=self._regions, now_s=self._clock.now_s())
+            looks |= {zone: partial(self._slice_offers, zone, need) for zone in self._tpus.zones}
+        return of_each(looks)
+
+    def _machine_offers(self, names: Sequence[str], need: Requirement) -> Sequence[Offer]:
+        unreached: set[str] = set()
+        types = self._client.machine_types(names, unreached=unreached)
+        catalogue = Catalogue(
+            machine_types=types,
+            reservations=self._client.reservations(unreached=unreached),
+            future_reservations=self._client.future_reservations(unreached=unreached),
+            regions=self._client.regions(),
+        )
+        found = offers.offers(
+            catalogue, need, regions=self._regions, queued_shapes=self._queued_shapes, now_s=self._clock.now_s()
+        )
+        reached = [each for each in found if not {each.pool.zone, each.pool.region} & unreached]
+        return self._but(unreached, self._priced(reached, types))
+
+    def _slice_offers(self, zone: str, need: Requirement) -> Sequence[Offer]:
+        types = {zone: self._tpus.accelerator_types(zone)}
+        return self._priced(
+            offers.tpu_offers(types, need, regions=self._regions, now_s=self._clock.now_s()), machine_types=()
+        )
+
+    def _priced(self, found: Sequence[Offer], machine_types: Sequence[dict[str, Any]]) -> Sequence[Offer]:
+        """Return offers at the list's prices: as they are where it does not answer, for there are other sources."""
         if not found or not self._list_prices:
             return found
-        priced = self._prices.priced(found, machine_types)
+        try:
+            priced = self._prices.priced(found, machine_types)
+        except CouldNotLookError as error:
+            log.warning("Google's list prices are not known to offers: %s", error)
+            return found
         return [old if self._queues(old.pool) else new for old, new in zip(found, priced, strict=True)]
 
     def topology(self, lease: Lease) -> TopologyTree:
@@ -154,15 +177,16 @@ class GcpCloud:
         return {each.id: each for each in (*found, *(self._tpus.leases(slices) if slices else ()))}
 
     def find(self, run: RunKey) -> Sequence[Lease]:
-        """Return the run's leases of which anything is left. Raises ``CouldNotLookError``."""
-        machines = [each for each in self._shown(self._lookout.everything(run)) if each.key.run == run]
-        found = [*machines, *self._tpus.find(run)]
-        return sorted(found, key=lambda each: (each.key.generation, each.key.rental))
+        """Return the run's leases of which anything is left. Raises as :meth:`find_all`."""
+        return of_each(self._looks(run), order=lambda each: (each.key.generation, each.key.rental))
 
     def find_all(self) -> Sequence[Lease]:
-        """Return every lease of the project of which anything is left. Raises ``CouldNotLookError``."""
-        found = [*self._shown(self._lookout.everything()), *self._tpus.find()]
-        return sorted(found, key=lambda each: each.id)
+        """Return every lease of the project of which anything is left.
+
+        Raises ``CouldNotLookError``; ``PartlySeenError`` where a zone of the options cannot be reached. No other zone's
+        silence is anybody's business: nothing was rented there.
+        """
+        return of_each(self._looks(None), order=lambda each: each.id)
 
     def renew(self, lease: Lease, *, until_s: float) -> Lease:
         """Label everything with the later expiry. Raises ``LeaseGoneError``, ``CouldNotLookError``."""
@@ -180,6 +204,24 @@ class GcpCloud:
         """Remove whatever there is of the lease. Raises ``LeftoverError``, ``CouldNotLookError``."""
         place = record.parse_id(lease_id)
         (self._tpus if place.way is Way.TPU else self._remover).remove(place)
+
+    # Below the port
+
+    def _looks(self, run: RunKey | None) -> dict[str, Callable[[], Sequence[Lease]]]:
+        """Return by which calls leases are found, of a run or all, by what answers for itself."""
+        looks: dict[str, Callable[[], Sequence[Lease]]] = {offers.SOURCE: partial(self._machines_left, run)}
+        return looks | {zone: partial(self._tpus.find, zone, run) for zone in self._tpus.zones}
+
+    def _machines_left(self, run: RunKey | None) -> Sequence[Lease]:
+        seen, unreached = self._lookout.everything(run)
+        return self._but(unreached, [each for each in self._shown(seen) if run in (None, each.key.run)])
+
+    def _but(self, unreached: Collection[str], found: Sequence[T]) -> Sequence[T]:
+        """Return what was found, or raise ``PartlySeenError`` with it where a zone or region of ours is missing."""
+        ours = sorted(each for each in unreached if each in self._regions or record.region_of(each) in self._regions)
+        if ours:
+            raise PartlySeenError(f"{', '.join(ours)} cannot be reached", seen=found, unseen=ours)
+        return found
 
     def _shown(self, seen: Mapping[Place, sight.Seen]) -> list[Lease]:
         leases = (sight.lease(each, consistency_s=CONSISTENCY_S) for each in seen.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ from airflow_llmsched.clouds.gcp.client import MAX_FILTERED, ComputeClient
 from airflow_llmsched.clouds.gcp.record import Place, Way
 from airflow_llmsched.clouds.gcp.sight import Gatherer, Seen
 from airflow_llmsched.domain.identity import RunKey
+from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.ports import Clock
+
+log = logging.getLogger(__name__)
 
 ANY_NAME = "ls-.*"
 
@@ -52,18 +56,34 @@ class Lookout:
             gatherer.add("policies", self._client.policies(names=_names(bare), region=region))
         return self._explained(gatherer, places)
 
-    def everything(self, run: RunKey | None = None) -> Mapping[Place, Seen]:
-        """Return every lease of which anything is listed, of one run or of all."""
+    def everything(self, run: RunKey | None = None) -> tuple[Mapping[Place, Seen], frozenset[str]]:
+        """Return every lease of which anything is listed, of one run or of all, and what could not be reached.
+
+        Of a zone that could not be reached, or one in such a region, no lease is returned: what is listed of it
+        elsewhere would look like what is left of a lease whose machines are gone.
+        """
         label, values = (record.LEASE_LABEL, []) if run is None else (record.RUN_LABEL, [str(run)])
         names = ANY_NAME if run is None else f"{run}-g.*"
         gatherer = Gatherer(at_s=self._clock.now_s())
-        gatherer.add("machines", self._client.machines(label=label, values=values))
-        gatherer.add("disks", self._client.disks(label=label, values=values))
-        gatherer.add("policies", self._client.policies(names=names))
-        gatherer.add("groups", self._client.groups(names=names))
-        gatherer.add("templates", self._client.templates(names=names))
-        self._add_requests(gatherer)
-        return self._explained(gatherer, list(gatherer.parts))
+        unreached: set[str] = set()
+        gatherer.add("machines", self._client.machines(label=label, values=values, unreached=unreached))
+        gatherer.add("disks", self._client.disks(label=label, values=values, unreached=unreached))
+        gatherer.add("policies", self._client.policies(names=names, unreached=unreached))
+        gatherer.add("groups", self._client.groups(names=names, unreached=unreached))
+        gatherer.add("templates", self._client.templates(names=names, unreached=unreached))
+        by_zone: dict[str, list[Place]] = {}
+        for place in gatherer.parts:
+            if not {place.zone, place.region} & unreached:
+                by_zone.setdefault(place.zone, []).append(place)
+        seen: dict[Place, Seen] = {}
+        for zone, places in by_zone.items():
+            try:
+                self._add_requests(gatherer, among=places)
+                seen.update(self._explained(gatherer, places))
+            except CouldNotLookError as error:
+                log.warning("what is rented in %s is not known: %s", zone, error)
+                unreached.add(zone)
+        return seen, frozenset(unreached)
 
     def machines(self, place: Place) -> list[dict[str, Any]]:
         """Return the machines of one lease."""
@@ -73,9 +93,10 @@ class Lookout:
         names = [place.name for place in places]
         return self._client.machines(label=record.LEASE_LABEL, values=names, zone=_only(place.zone for place in places))
 
-    def _add_requests(self, gatherer: Gatherer, *, only_unmet: bool = False) -> None:
-        """Add the requests of all groups, or of those whose machines are not all there."""
-        for place, kinds in gatherer.parts.items():
+    def _add_requests(self, gatherer: Gatherer, *, among: Sequence[Place] = (), only_unmet: bool = False) -> None:
+        """Add the requests of all groups ``among`` those places (none: all), or of those that lack machines."""
+        for place in among or list(gatherer.parts):
+            kinds = gatherer.parts[place]
             if only_unmet and not sight.is_short(gatherer.seen(place)):
                 continue
             for group in kinds.get("groups", []):

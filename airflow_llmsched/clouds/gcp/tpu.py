@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -42,7 +42,7 @@ class TpuRental:
     ) -> None:
         self._client = client
         self._clock = clock
-        self._zones = tuple(zones)
+        self.zones = tuple(zones)
         self._slice = slice_
         self._consistency_s = consistency_s
 
@@ -65,14 +65,14 @@ class TpuRental:
         found = self._seen(sorted({place.zone for place in places}))
         return self._shown(found[place] for place in places if place in found)
 
-    def find(self, run: RunKey | None = None) -> list[Lease]:
-        """Return the leases of a run, or all, in the zones. Raises ``CouldNotLookError``."""
-        found = self._seen(self._zones)
+    def find(self, zone: str, run: RunKey | None = None) -> list[Lease]:
+        """Return the leases of a run, or all, in a zone. Raises ``CouldNotLookError``."""
+        found = self._seen([zone])
         return self._shown(each for place, each in found.items() if run in (None, place.key.run))
 
-    def accelerator_types(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Return the kinds of slices of each zone. Raises ``CouldNotLookError``."""
-        return {zone: self._client.accelerator_types(zone) for zone in self._zones}
+    def accelerator_types(self, zone: str) -> list[dict[str, Any]]:
+        """Return the kinds of slices of a zone. Raises ``CouldNotLookError``."""
+        return self._client.accelerator_types(zone)
 
     def renew(self, place: Place, *, until_s: float) -> Lease:
         """Have every slice state the later expiry.

@@ -6,6 +6,7 @@ Plain REST on google-auth: the typed compute client would cost each worker proce
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -30,6 +31,7 @@ FIRST_PAUSE_S = 0.5
 THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
 HARMLESS_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
 """Warnings in a list that mean no more than that a place has nothing."""
+_SCOPE = re.compile(r"(?:zones|regions|locations)/(?P<name>[a-z0-9-]+)$")
 
 
 class RefusedError(LlmschedError):
@@ -100,12 +102,21 @@ class Transport:
         except TransientError as error:
             raise CouldNotLookError(str(error)) from error
 
-    def pages(self, path: str, *, params: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield every page of a list. Raises ``CouldNotLookError``, also where a part was not reachable."""
+    def pages(
+        self, path: str, *, params: Mapping[str, str], unreached: set[str] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield every page of a list. Raises ``CouldNotLookError``, also where a part was not reachable.
+
+        With ``unreached``, what could be reached is listed, and the zones and regions that could not are added to it.
+        """
         token = ""
         while True:
             page = self.look(path, params={**params, **({"pageToken": token} if token else {})})
-            _expect_whole(path, page)
+            missing = _missing(page)
+            if missing and (unreached is None or not all(missing.values())):
+                raise CouldNotLookError(f"{path} is not whole: {', '.join(missing)}. Look again later")
+            if unreached is not None:
+                unreached.update(missing.values())
             yield page
             token = page.get("nextPageToken", "")
             if not token:
@@ -151,12 +162,27 @@ def _errors(response: requests.Response) -> tuple[NativeError, ...]:
     return (NativeError(code=str(error.get("status") or f"HTTP_{response.status_code}"), message=message),)
 
 
-def _expect_whole(path: str, page: Mapping[str, Any]) -> None:
-    """Refuse a list that leaves out a zone that could not be reached: what is not in it may be there all the same."""
+def _missing(page: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a list leaves out because it could not be reached, as Google words it, and which place that is.
+
+    What is not in such a list may be there all the same. The place is empty where Google names none.
+    """
     scopes = page.get("items")
-    inner = [each.get("warning") for each in scopes.values()] if isinstance(scopes, dict) else []
-    warnings = [page.get("warning"), *inner]
-    bad = [each["code"] for each in warnings if each and each.get("code") not in HARMLESS_WARNINGS]
-    unreachable = [*page.get("unreachables", []), *page.get("unreachable", [])]
-    if bad or unreachable:
-        raise CouldNotLookError(f"{path} is not whole: {', '.join([*bad, *unreachable])}. Look again later")
+    inner = scopes if isinstance(scopes, dict) else {}
+    named = {scope: each["warning"] for scope, each in inner.items() if each.get("warning")}
+    bad = {f"{scope}: {each['code']}": scope for scope, each in named.items() if _is_bad(each)}
+    whole = page.get("warning")
+    unreachable = {each: each for each in (*page.get("unreachables", []), *page.get("unreachable", []))}
+    if whole and _is_bad(whole) and not bad and not unreachable:
+        bad[str(whole["code"])] = ""
+    return {told: _place(where) for told, where in {**bad, **unreachable}.items()}
+
+
+def _is_bad(warning: Mapping[str, Any]) -> bool:
+    return warning.get("code") not in HARMLESS_WARNINGS
+
+
+def _place(scope: str) -> str:
+    """Return the zone or region that a scope names (``zones/us-central1-a``), empty where it names none."""
+    found = _SCOPE.search(scope)
+    return found["name"] if found is not None else ""

@@ -37,8 +37,8 @@ class ReapOperator(BaseOperator):
         silence_s: seconds without any sign after which agents count as silent.
         unleased_s: seconds after its run's last record at which a gang without a lease expires.
 
-    The task fails when something that was to be stopped does not end, or the engine or a cloud could not be asked; it
-    has then done what could be done.
+    The task fails when something that was to be stopped does not end, or the engine, a cloud or a region of one could
+    not be asked; it has then done what could be done.
     """
 
     template_fields: Sequence[str] = ("engine", "engine_options", "clouds", "only_report")
@@ -136,12 +136,16 @@ class ReapOperator(BaseOperator):
                 troubles += [f"{name}: {reaped.trouble}"] if reaped.trouble else []
 
     def _reap_leases(self, cloud: str, options: Mapping[str, Any], result: dict[str, Any], troubles: list[str]) -> None:
-        from airflow_llmsched.errors import TransientError
+        from airflow_llmsched.errors import PartlySeenError, TransientError
         from airflow_llmsched.provider.reap_run import open_lease_reaper
 
         try:
             reaper = open_lease_reaper(cloud, options)
             findings = reaper.look()
+        except PartlySeenError as error:
+            self.log.error("%s: could not look everywhere: %s", cloud, error)  # noqa: TRY400 - its words say it
+            troubles.append(f"{cloud}: could not look everywhere: {error}")
+            findings = error.seen
         except TransientError as error:
             troubles.append(f"{cloud}: {error}")
             return

@@ -159,5 +159,10 @@ def test_machines_that_nobody_renews_are_shown_first_and_given_back_on_yes(tmp_p
         assert f"gave back {lease.id}" in ended.output
         assert not cloud.billed()
         assert "nothing is rented in sim" in reap_clouds(tmp_path).output
+        cloud.cloud.faults.dark_regions = {cloud.offer().pool.region}
+        partly = reap_clouds(tmp_path)
+        assert partly.exit_code == 1
+        assert "error: sim: could not look everywhere: sim-east" in partly.output
+        assert "nothing is rented" not in partly.output
         cloud.go_dark(is_dark=True)
         assert reap_clouds(tmp_path).exit_code == 1

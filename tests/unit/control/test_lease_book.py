@@ -110,8 +110,7 @@ def test_a_record_that_cannot_be_read_is_no_absent_one(
     store: MemoryStore, book: LeaseBook, damage: Callable[[bytes], bytes], words: str
 ) -> None:
     intend(book)
-    (key,) = store.objects
-    store.objects[key] = damage(store.objects[key])
+    store.objects = {key: damage(data) for key, data in store.objects.items()}
     with pytest.raises(StoreError, match=words):
         book.open()
 
@@ -131,6 +130,8 @@ def test_a_rental_costs_its_price_from_the_intent_to_the_end_and_a_refused_one_n
 
 
 def torn(store: MemoryStore, key: LeaseKey, record: str) -> str:
+    if record == "intended":
+        torn(store, key, "copy")
     (name,) = [each for each in store.objects if each.endswith(f"r{key.rental:05d}/{record}.json")]
     store.objects[name] = store.objects[name][:-5]
     return name
@@ -143,7 +144,7 @@ def test_what_can_be_read_beside_a_damaged_record_is_read_and_the_record_named(
     book.end(third.key, RentalEnding.RELEASED, reason="done", at_s=200.0)
     noted, ended = torn(store, first.key, "intended"), torn(store, third.key, "ended")
     pages = book.read_open()
-    assert pages.rentals == (Rental(intent=second),)
+    assert (pages.rentals, pages.lost) == ((Rental(intent=second),), (first.key,))
     assert [noted in words for words in pages.damage] == [True]
     pages = book.read()
     assert [(each.intent, each.end) for each in pages.rentals] == [(second, None), (third, None)]
@@ -175,3 +176,16 @@ def test_a_record_that_is_removed_while_the_book_is_read_is_no_damage(store: Mem
 
     store.get = get_late  # type: ignore[method-assign]
     assert book.open() == (Rental(intent=second),)
+
+
+def test_a_damaged_intent_is_read_from_its_copy_and_said_in_the_log(
+    store: MemoryStore, book: LeaseBook, caplog: pytest.LogCaptureFixture
+) -> None:
+    intent, other = intend(book), intend(book)
+    name = f"runs/{RUN}/leases/g0000-r00001/intended.json"
+    store.objects[name] = b"{"
+    assert book.rentals() == book.open() == (Rental(intent=intent), Rental(intent=other))
+    assert book.intent(intent.key) == intent
+    assert f"{name} is damaged" in caplog.text
+    store.delete(name.replace("intended", "copy"))  # as in a book of an older version
+    assert book.read().lost == (intent.key,)

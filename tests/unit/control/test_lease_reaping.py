@@ -10,10 +10,10 @@ from airflow_llmsched.control.lease_book import RentalEnding
 from airflow_llmsched.control.lease_reaping import SKEW_S, LeaseReaper, judge_lease
 from airflow_llmsched.control.reaper import Reap, Spare
 from airflow_llmsched.domain.lease import Lease
-from airflow_llmsched.errors import InternalError
+from airflow_llmsched.errors import InternalError, PartlySeenError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
 from tests.support.lease_house import LeaseHouse
-from tests.support.sim_cloud import SimCloudHarness
+from tests.support.sim_cloud import SimCloudHarness, spread_pools
 
 OURS = origin().deployment_id
 
@@ -141,3 +141,21 @@ def test_what_cannot_be_understood_of_one_lease_is_said_and_keeps_no_other_from_
     reaped = reaper.reap(finding)
     assert not reaped.is_gone
     assert str(error) in reaped.trouble
+
+
+def test_a_silent_region_hides_no_expired_lease_elsewhere_and_is_named() -> None:
+    house = LeaseHouse(SimCloudHarness(*spread_pools()))
+    near, far = (
+        house.renter().rent(replace(house.wanted([offer]), purpose=offer.pool.region))
+        for offer in (house.harness.offer(), house.harness.far_offer())
+    )
+    house.harness.advance(LEASE_S + SKEW_S)
+    house.harness.silence(is_silent=True)
+    with pytest.raises(PartlySeenError, match="sim-west") as caught:
+        reaper_of(house).look()
+    (finding,) = caught.value.seen
+    assert (finding.lease.id, type(finding.verdict)) == (near.id, Reap)
+    assert reaper_of(house).reap(finding).is_gone
+    assert house.harness.billed() == frozenset(str(node.id) for node in far.nodes)
+    house.harness.silence(is_silent=False)
+    assert house.reap_once() == [far.id]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.control.market import LATER, TO_BE_BOUGHT, Market, ask_market, survey_market
+from airflow_llmsched.control.market import LATER, TO_BE_BOUGHT, Market, Survey, ask_market, survey_market
 from airflow_llmsched.domain.capacity import Offer, Purchase, Requirement, ShapeNeed
 from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.workload import CapacityType
@@ -16,7 +16,7 @@ from airflow_llmsched.planner.market.energy_terms import EnergyTerms
 from airflow_llmsched.planner.market.offers import Weights
 from airflow_llmsched.ports import PriceSource
 from airflow_llmsched.prices.merged import AgedSource, MergedPrices
-from tests.support.sim_cloud import SimCloudHarness, sim_pool
+from tests.support.sim_cloud import SimCloudHarness, sim_pool, spread_pools
 
 NEED = Requirement(by_shape={"sim.8x": ShapeNeed(num_nodes=2, work_s=3600.0)})
 
@@ -38,6 +38,16 @@ def ask(harness: SimCloudHarness, *listed: Offer, max_usd_per_hour: float | None
         return MergedPrices(*(AgedSource(source=each) for each in [*sources, Listed(*listed)]))
 
     return ask_market(NEED, [harness.cloud], merge, now_s=harness.now_s(), max_usd_per_hour=max_usd_per_hour)
+
+
+def surveyed(*harnesses: SimCloudHarness) -> Survey:
+    clouds = [harness.cloud for harness in harnesses]
+    return survey_market(
+        NEED,
+        clouds,
+        lambda sources: MergedPrices(*(AgedSource(source=each) for each in sources)),
+        now_s=harnesses[0].now_s(),
+    )
 
 
 def test_the_cheapest_to_the_end_comes_first() -> None:
@@ -80,6 +90,26 @@ def test_no_cloud_that_answers_is_not_an_empty_market() -> None:
             lambda sources: MergedPrices(*(AgedSource(source=each) for each in sources)),
             now_s=harness.now_s(),
         )
+
+
+def test_a_region_that_does_not_answer_hides_no_other_and_is_counted_with_its_words() -> None:
+    harness = SimCloudHarness(*spread_pools())
+    whole = surveyed(harness)
+    assert {quote.offer.pool.region for quote in whole.market.quotes} == {"sim-east", "sim-west"}
+    assert whole.unseen == ()
+    harness.silence(is_silent=True)
+    survey = surveyed(harness)
+    assert {quote.offer.pool.region for quote in survey.market.quotes} == {"sim-east"}
+    assert survey.unseen == ("sim/sim-west",)
+    assert "1 of a part of sim (sim-west of the simulated cloud does not answer)" in survey.market.explain()
+    assert {quote.offer.pool.region for quote in ask(harness).quotes} == {"sim-east"}
+
+
+def test_a_cloud_that_does_not_answer_beside_another_is_named() -> None:
+    dark, other = SimCloudHarness(), SimCloudHarness()
+    dark.cloud.name = "dark"
+    dark.go_dark(is_dark=True)
+    assert surveyed(dark, other).unseen == ("dark",)
 
 
 def test_nor_where_a_list_knows_what_it_would_cost() -> None:

@@ -33,3 +33,12 @@ def test_a_memory_that_cannot_be_understood_is_none(data: bytes) -> None:
     store.put(f"runs/{RUN}/rental-memory.json", data)
     assert MemoryFile(store, RUN).read() == RentalMemory()
     assert MemoryFile(MemoryStore(), RUN).read() == RentalMemory()
+
+
+def test_what_did_not_answer_tells_nothing_of_its_pools() -> None:
+    sighting = Sighting(at_s=1.0, up={"aws/w/w-a/p5/spot/2": True}, in_stock=True, unseen=("gcp", "aws/w", "azure/e-1"))
+    assert [
+        sighting.tells_of(name)
+        for name in ("aws/w/w-a/p5/spot/2", "aws/w/w-b/p5/spot/2", "aws/e/e-a/p5/spot/2", "gcp/c/c-a/a3/spot/2")
+    ] == [True, False, True, False]
+    assert [sighting.tells_of(f"azure/e/e-{zone}/nd/spot/2") for zone in (1, 2)] == [False, True]

@@ -14,7 +14,9 @@ from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.rental_parts import RentalRack, Role
 from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.lease import LeaseId
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import CouldNotLookError
 from tests.support.cloud_house import CloudHouse, need_of, quick_pool, spot_pool
 from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.lease_house import quote_of
@@ -215,3 +217,23 @@ def test_a_run_that_holds_a_mix_trains_when_both_are_there(make_house: Callable[
     assert isinstance(answer, Holds)
     assert "2 on_demand nodes" in answer.reason
     assert " and 2 spot nodes" in answer.reason
+
+
+def test_a_part_that_cannot_be_given_back_keeps_no_other_from_it(make_house: Callable[..., CloudHouse]) -> None:
+    house = make_house()
+    wanted = replace(house.wanted(), hold_s=3600.0)
+    for pool, purpose in zip(house.pools, ("run_gang-1", "run_gang-more-1"), strict=True):
+        house.renter().rent(replace(wanted, purpose=purpose, quotes=(quote_of(pool.offer),)))
+    rack = RentalRack(house.renter(), "run_gang")
+    first, second = (part.lease.id for part in rack.parts)
+    release = house.sim_cloud.release
+
+    def refuse(lease_id: LeaseId) -> None:
+        if lease_id == first:
+            raise CouldNotLookError("no answer")
+        release(lease_id)
+
+    house.sim_cloud.release = refuse  # type: ignore[method-assign]
+    with pytest.raises(CouldNotLookError, match="no answer"):
+        rack.give_up(reason="done")
+    assert {lease.id for lease in house.sim_cloud.find_all()} == {first} != {second}

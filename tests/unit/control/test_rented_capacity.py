@@ -10,15 +10,19 @@ import pytest
 from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.places import CheckpointPlace
-from airflow_llmsched.control.rental_memory import MemoryFile
+from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
+from airflow_llmsched.control.rented_capacity import _recall
 from airflow_llmsched.domain.capacity import DataAt
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.rental import RentalView
+from airflow_llmsched.planner.market.rental_ways import mode_set, ways_of
+from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.sim.clock import VirtualClock
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.cloud_house import CloudHouse, both, need_of, quick_pool, spot_pool
 from tests.support.crashing import CrashPoints, WorkerDied, listening
-from tests.support.rented_house import NUM_STEPS, RentedHouse, Zone
+from tests.support.rented_house import HAZARDS, NUM_STEPS, RentedHouse, Zone
 from tests.support.sim_house import RUN
 
 
@@ -345,3 +349,27 @@ def test_a_bought_block_for_half_of_the_gang_is_kept_and_spot_capacity_is_added_
     assert house.where() == [f"2 reserved sim.8x {EAST} + 2 spot sim.8x {EAST}"]
     assert house.clock.now_s() < deadline_s
     assert [each.intent.offer.pool.capacity_type.value for each in house.book().rentals()] == ["reserved", "spot"]
+
+
+def test_a_region_that_did_not_answer_was_as_it_had_been(tmp_path: Path) -> None:
+    """Silence is no loss: a policy that took it for one would hold good pools for bad."""
+    house = two_regions(tmp_path, egress_usd=0.0)
+    seen = []
+
+    class Recorder(SpotPolicy):
+        def see(self, view: RentalView) -> None:
+            seen.append([bool(up) for up in view.up_ZN[:, 0]])
+
+    names = ["sim/east/east-a/s/spot/2", "sim/west/west-a/s/spot/2"]
+    memory = RentalMemory()
+    for at_s, up, unseen in (
+        (1.0, {names[0]: True, names[1]: True}, ()),
+        (2.0, {names[0]: False}, ("sim/west",)),
+        (3.0, {names[0]: True}, ("sim",)),
+        (4.0, {names[0]: True}, ()),
+    ):
+        memory = memory.seen(Sighting(at_s=at_s, up=up, in_stock=True, unseen=unseen))
+    ways = ways_of(house.survey().market.quotes, house.terms.need)
+    modes = mode_set(ways, time_s=4000.0, work_ratio=1.0, changeover_s=40.0)
+    _recall(Recorder(HAZARDS, modes=modes), memory, names, modes, deadline_s=100.0)
+    assert seen == [[True, True], [False, True], [True, True], [True, False]]

@@ -136,11 +136,33 @@ def test_a_damaged_record_of_the_lease_book_fails_the_release_and_keeps_no_machi
     (record,) = slow.state_root.glob("runs/*/leases/*/intended.json")
     other = record.parent.with_name("g0000-r00002")
     shutil.copytree(record.parent, other)
-    (other / "intended.json").write_bytes(b"{")
+    for record in ("intended", "copy"):
+        (other / f"{record}.json").write_bytes(b"{")
     with pytest.raises(CouldNotLookError, match=r"g0000-r00002/intended\.json is damaged"):
         _release(slow)
     assert not sim_cloud.billed()
     assert not slow.live()
+
+
+def test_a_book_that_names_no_cloud_any_more_is_cleared_in_the_clouds_of_the_fleet_file(
+    slow, sim_cloud, tmp_path, monkeypatch
+):
+    slow.run("provision")
+    for record in slow.state_root.glob("runs/*/leases/*/*.json"):
+        record.write_bytes(b"{")
+    with pytest.raises(CouldNotLookError, match=r"intended\.json is damaged"):
+        _release(slow)
+    assert sim_cloud.billed()
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("version: 1\n")
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__FLEET_FILE", str(fleet))
+    with pytest.raises(LlmschedError):  # a file that is no fleet's names no cloud either
+        _release(slow)
+    assert sim_cloud.billed()
+    fleet.write_text("version: 1\nclouds:\n  - cloud: sim\n")
+    assert _release(slow)
+    assert not sim_cloud.billed()
+    _release(slow)
 
 
 def test_a_damaged_journal_fails_the_release_and_keeps_no_gang_beside_the_training(evaluating):

@@ -11,6 +11,7 @@ from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.prices.snapshots import SnapshotPrices
 from airflow_llmsched.provider import market_run
 from airflow_llmsched.provider.market_run import take_snapshot
+from tests.support.sim_cloud import sim_pool
 
 
 @pytest.fixture
@@ -58,6 +59,14 @@ def test_a_cloud_that_does_not_answer_hides_no_other(store, sim_cloud, monkeypat
     taken = _take(clouds={"down": {}, "sim": {}})
     assert taken["num_offers"] == 2
     assert taken["rejections"] == {"of a whole cloud (down: no answer)": 1}
+
+
+def test_a_region_that_does_not_answer_hides_no_other(store, sim_cloud):
+    sim_cloud.cloud.faults.dark_regions = {"sim-west"}
+    sim_cloud.cloud._pools |= {(far := sim_pool("a", region="sim-west")).offer.pool: far}
+    taken = _take()
+    assert taken["num_offers"] == 2
+    assert taken["rejections"] == {"of a part of sim (sim-west of the simulated cloud does not answer)": 1}
 
 
 def test_no_cloud_that_answers_writes_no_snapshot(store, sim_cloud):

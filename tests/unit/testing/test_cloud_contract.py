@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_llmsched.domain.capacity import Offer
+from airflow_llmsched.domain.capacity import Offer, Requirement
 from airflow_llmsched.domain.identity import LeaseKey, RunOrigin
 from airflow_llmsched.domain.lease import Lease, LeaseId, LeaseState
-from airflow_llmsched.errors import AbandonedError, CapacityError, LeftoverError
+from airflow_llmsched.errors import AbandonedError, CapacityError, CouldNotLookError, LeftoverError, PartlySeenError
 from airflow_llmsched.sim.cloud import SimCloud
-from airflow_llmsched.testing.cloud_contract import NoticingCloudContract
-from tests.support.sim_cloud import SimCloudHarness
+from airflow_llmsched.testing.cloud_contract import NoticingCloudContract, SpreadCloudContract
+from tests.support.sim_cloud import SimCloudHarness, spread_pools
 
 
-class _Suite(NoticingCloudContract):
+class _Suite(NoticingCloudContract, SpreadCloudContract):
     __test__ = False
 
     @pytest.fixture
@@ -83,11 +83,39 @@ class IsAnonymous(SimCloud):
         return [replace(lease, origin=None) for lease in super().find_all()]
 
 
+class HidesAllForOneRegion(SimCloud):
+    """Sees nothing while a region does not answer."""
+
+    def find_all(self) -> Sequence[Lease]:
+        try:
+            return super().find_all()
+        except PartlySeenError as error:
+            raise CouldNotLookError(str(error)) from error
+
+
+class TakesSilenceForAbsence(SimCloud):
+    """Leaves out what is in a region that does not answer, without a word."""
+
+    def find_all(self) -> Sequence[Lease]:
+        try:
+            return super().find_all()
+        except PartlySeenError as error:
+            return error.seen
+
+    def offers(self, need: Requirement) -> Sequence[Offer]:
+        try:
+            return super().offers(need)
+        except PartlySeenError as error:
+            return error.seen
+
+
 def harness_of(kind: type[SimCloud]) -> SimCloudHarness:
-    harness = SimCloudHarness()
+    harness = SimCloudHarness(*spread_pools())
     harness.cloud = kind(harness.world, harness.pools)
     return harness
 
+
+_hides_nothing = _Suite.test_a_silent_part_hides_no_lease_elsewhere_is_named_and_nothing_is_concluded_of_it
 
 CAUGHT: list[tuple[type[SimCloud], Callable[[_Suite, SimCloudHarness], None]]] = [
     (KeepsWhatCame, lambda suite, harness: suite.test_too_few_nodes_are_none(harness, 3)),
@@ -98,6 +126,15 @@ CAUGHT: list[tuple[type[SimCloud], Callable[[_Suite, SimCloudHarness], None]]] =
         lambda suite, harness: suite.test_a_node_that_is_taken_breaks_the_lease_and_is_named(harness),
     ),
     (SaysNothingOfLeftovers, lambda suite, harness: suite.test_what_can_not_be_removed_is_named(harness)),
+    (HidesAllForOneRegion, _Suite.test_a_silent_part_hides_no_lease_elsewhere_is_named_and_nothing_is_concluded_of_it),
+    (
+        TakesSilenceForAbsence,
+        _Suite.test_a_silent_part_hides_no_lease_elsewhere_is_named_and_nothing_is_concluded_of_it,
+    ),
+    (
+        TakesSilenceForAbsence,
+        lambda suite, harness: suite.test_a_silent_part_is_named_beside_what_the_others_offer(harness),
+    ),
     (IsAnonymous, lambda suite, harness: suite.test_what_is_rented_says_whose_it_is_and_until_when(harness)),
 ]
 
@@ -105,5 +142,5 @@ CAUGHT: list[tuple[type[SimCloud], Callable[[_Suite, SimCloudHarness], None]]] =
 @pytest.mark.parametrize(("kind", "prove"), CAUGHT, ids=[kind.__name__ for kind, _ in CAUGHT])
 def test_a_cloud_that_errs_is_caught(kind: type[SimCloud], prove: Callable[[_Suite, SimCloudHarness], None]) -> None:
     prove(_Suite(), harness_of(SimCloud))
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, CouldNotLookError, pytest.fail.Exception)):
         prove(_Suite(), harness_of(kind))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_llmsched.clouds.aws import events, tags
@@ -8,7 +10,7 @@ from airflow_llmsched.clouds.aws.options import AwsOptions, read_options
 from airflow_llmsched.domain.lease import Lease, NoticeKind
 from airflow_llmsched.effect_points import Side, listen
 from airflow_llmsched.testing.cloud_contract import LEASE_S, lease_key, origin
-from tests.support.aws_cloud import REGION, AwsCloudHarness, session
+from tests.support.aws_cloud import FAR_REGION, REGION, AwsCloudHarness, session
 from tests.support.cloud_faults import CallKind, CloudFault
 
 WARNING = "EC2 Spot Instance Interruption Warning"
@@ -113,6 +115,19 @@ def test_a_queue_that_can_not_be_read_is_said_and_ends_no_look(
     harness.proxy.world.denied.add("ReceiveMessage")
     assert lease.id in harness.cloud.leases([lease.id])
     assert "UnauthorizedOperation" in caplog.text
+
+
+def test_a_region_that_does_not_answer_keeps_no_announcement_of_another(
+    harness: AwsCloudHarness, client: AwsClient
+) -> None:
+    lease = rented(harness)
+    for region in (FAR_REGION, REGION):
+        event = json.loads(harness.event(str(lease.nodes[0].id), WARNING, harness.now_s())) | {"region": region}
+        harness.sqs.send_message(QueueUrl=harness.queue_url, MessageBody=json.dumps(event))
+    harness.proxy.world.dark_regions = {FAR_REGION}
+    events.keep(client, options(harness))
+    assert tags.INTERRUPTION in tags_of(harness, lease)
+    assert num_waiting(harness) == 1  # and comes again
 
 
 def test_without_a_queue_nothing_is_asked(harness: AwsCloudHarness, client: AwsClient) -> None:

@@ -16,7 +16,7 @@ from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
 from airflow_llmsched.sim.clock import VirtualClock
-from tests.support.aws_cloud import REGION, SHAPE, AwsCloudHarness, aws_offer, session
+from tests.support.aws_cloud import FAR_REGION, REGION, SHAPE, AwsCloudHarness, aws_offer, session
 
 
 def market(harness: AwsCloudHarness, **options: Any) -> Market:
@@ -83,6 +83,19 @@ def test_what_the_account_may_not_ask_is_not_known_and_stops_nothing(
     harness.proxy.world.denied.add(action)
     assert market(harness).offers(need())
     assert "UnauthorizedOperation" in caplog.text
+
+
+def test_a_price_list_that_does_not_answer_costs_its_prices_alone_and_is_asked_once(harness: AwsCloudHarness) -> None:
+    """It answers for all regions from one of them."""
+    harness.proxy.world.dark_regions = {PRICING_REGION}
+    west = market(harness, regions=[FAR_REGION])
+    shapes = (SHAPE, "g4dn.12xlarge")
+    for _ in range(2):
+        harness.proxy.world.calls.clear()
+        made = west.offers(need(*shapes, capacity_types=(CapacityType.ON_DEMAND,)))
+        assert {each.pool.shape for each in made} == set(shapes)
+        assert all(math.isnan(each.usd_per_hour) for each in made)
+        assert harness.proxy.world.calls.count("GetProducts") == 5  # tries of one call
 
 
 @pytest.mark.parametrize("action", ["DescribeInstanceTypeOfferings", "DescribeSpotPriceHistory"])

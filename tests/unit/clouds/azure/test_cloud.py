@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,14 @@ from airflow_llmsched.clouds.azure.cloud import AzureCloud
 from airflow_llmsched.domain.capacity import Pool, Requirement, ShapeNeed
 from airflow_llmsched.domain.lease import LeaseId, LeaseState
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish
-from airflow_llmsched.errors import CapacityError, InternalError, LlmschedError, SpecError
+from airflow_llmsched.errors import (
+    CapacityError,
+    CouldNotLookError,
+    InternalError,
+    LlmschedError,
+    PartlySeenError,
+    SpecError,
+)
 from airflow_llmsched.ports import CloudFeature
 from airflow_llmsched.testing.cloud_contract import LEASE_S, OTHER_RUN, RUN, lease_key, origin
 from tests.support.azure_cloud import SUBNET, AnyToken, AzureCloudHarness
@@ -69,6 +77,28 @@ def test_spot_offers_say_how_often_they_are_lost_and_are_made_where_that_is_not_
 def test_a_wish_for_elsewhere_costs_no_call(house: AzureCloudHarness, wish: CapacityWish) -> None:
     assert house.cloud.offers(replace(NEED, wish=wish)) == []
     assert house.plan.num_calls == 0
+
+
+def test_a_price_list_that_does_not_answer_costs_the_prices_alone(house: AzureCloudHarness) -> None:
+    house.server.dark_path = "/api/retail/prices"
+    found = house.cloud.offers(NEED)
+    assert {offer.pool.capacity_type for offer in found} == set(CapacityType)
+    assert all(math.isnan(offer.usd_per_hour) for offer in found)
+
+
+def test_disks_that_are_not_listed_hide_no_scale_set_and_are_named(house: AzureCloudHarness) -> None:
+    lease = house.cloud.acquire(
+        house.offer(), key=lease_key(), origin=origin(), num_nodes=1, until_s=house.now_s() + LEASE_S
+    )
+    house.server.dark_path = "Microsoft.Compute/disks"
+    with pytest.raises(PartlySeenError, match="disks") as caught:
+        house.cloud.find_all()
+    assert ([each.id for each in caught.value.seen], caught.value.unseen) == ([lease.id], ("Microsoft.Compute/disks",))
+    with pytest.raises(CouldNotLookError, match="disks"):  # what hangs on the machines may be left
+        house.cloud.release(lease.id)
+    house.server.dark_path = ""
+    house.cloud.release(lease.id)
+    assert house.billed() == frozenset()
 
 
 def test_a_wish_for_spot_is_a_filter(house: AzureCloudHarness) -> None:

@@ -95,3 +95,12 @@ def test_a_list_that_cannot_be_read_is_not_an_empty_one(harness: GcpCloudHarness
     harness.go_dark(is_dark=True)
     with pytest.raises(CouldNotLookError):
         harness.cloud.offers(NEED)
+
+
+def test_a_price_list_that_does_not_answer_costs_the_prices_alone(harness: GcpCloudHarness) -> None:
+    harness.server.dark_path = "/services/"
+    found = harness.cloud.offers(NEED)
+    assert found
+    assert all(math.isnan(each.usd_per_hour) for each in found)
+    harness.server.dark_path = ""
+    assert any(not math.isnan(each.usd_per_hour) for each in harness.cloud.offers(NEED))

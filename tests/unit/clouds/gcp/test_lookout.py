@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_llmsched.domain.lease import LeaseState
-from airflow_llmsched.errors import CouldNotLookError
+from airflow_llmsched.errors import PartlySeenError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, RUN
 from tests.support.gcp_cloud import SHAPE, GcpCloudHarness
 from tests.support.gcp_fixtures import harness, rent
@@ -38,22 +38,22 @@ def test_a_zone_that_cannot_be_reached_is_not_empty(harness: GcpCloudHarness) ->
     rent(harness)
     harness.server.unreachable = "us-central1-a"
     for look in (lambda: harness.cloud.find(RUN), harness.cloud.find_all):
-        with pytest.raises(CouldNotLookError, match="UNREACHABLE"):
+        with pytest.raises(PartlySeenError, match="us-central1-a cannot be reached") as caught:
             look()
+        assert (caught.value.seen, caught.value.unseen) == ((), ("us-central1-a",))
 
 
 @pytest.mark.parametrize("queued_shapes", [(), (SHAPE,)])
 def test_a_zone_somewhere_else_that_cannot_be_reached_keeps_no_lease_from_being_seen_renewed_and_given_back(
     queued_shapes: tuple[str, ...],
 ) -> None:
-    """The lists of everywhere are then not whole, for as long as that lasts."""
+    """The lists of everywhere are then not whole, for as long as that lasts: of places where we do not rent."""
     harness = GcpCloudHarness(queued_shapes=queued_shapes)
     try:
         lease = rent(harness)
         harness.advance(120.0)
         harness.server.unreachable = "asia-east1-a"
-        with pytest.raises(CouldNotLookError, match="UNREACHABLE"):
-            harness.cloud.find(RUN)
+        assert [each.id for each in harness.cloud.find(RUN)] == [lease.id]
         seen = harness.cloud.leases([lease.id])[lease.id]
         until_s = harness.now_s() + 2 * LEASE_S
         assert harness.cloud.renew(seen, until_s=until_s).expires_at_s >= until_s
@@ -92,3 +92,13 @@ def test_a_template_alone_is_found_and_goes() -> None:
         assert harness.cloud.find_all() == []
     finally:
         harness.close()
+
+
+def test_a_zone_that_falls_silent_between_two_calls_is_unseen_and_no_other(harness: GcpCloudHarness) -> None:
+    """Whether Google took a machine that is gone is asked zone by zone."""
+    kept, taken = rent(harness, 1), rent(harness, 2, offer=harness.spot_offer())
+    harness.preempt(taken.nodes[0].id)
+    harness.server.dark_path = f"/zones/{taken.pool.zone}/operations"
+    with pytest.raises(PartlySeenError, match=f"{taken.pool.zone} cannot be reached") as caught:
+        harness.cloud.find_all()
+    assert [each.id for each in caught.value.seen] == [kept.id]

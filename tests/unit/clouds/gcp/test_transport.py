@@ -167,6 +167,21 @@ def test_a_list_that_leaves_something_out_is_no_list(transport: Transport, scrip
         list(transport.pages("x", params={}))
 
 
+def test_what_a_list_leaves_out_is_collected_for_whoever_asks_by_the_place_that_it_is(
+    transport: Transport, script: Script
+) -> None:
+    script.answers = [
+        (200, {"items": {"zones/a-b": {"warning": {"code": "UNREACHABLE"}}}, "nextPageToken": "t"}),
+        (200, {"unreachables": ["projects/p/regions/r1"], "warning": {"code": "UNREACHABLE"}}),
+        (200, {"warning": {"code": "PARTIAL_SUCCESS"}}),
+    ]
+    unreached: set[str] = set()
+    assert len(list(transport.pages("x", params={}, unreached=unreached))) == 2
+    assert unreached == {"a-b", "r1"}
+    with pytest.raises(CouldNotLookError, match="PARTIAL_SUCCESS"):  # of what, nobody says
+        list(transport.pages("x", params={}, unreached=unreached))
+
+
 def test_a_zone_that_has_nothing_is_whole(transport: Transport, script: Script) -> None:
     script.answers = [(200, {"items": {"zones/a": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}})]
     assert len(list(transport.pages("x", params={}))) == 1

@@ -15,6 +15,7 @@ from airflow_llmsched.errors import CouldNotLookError
 from airflow_llmsched.provider.operators.reap import ReapOperator, is_true
 from tests.support.airflow_context import context_of
 from tests.support.orphans import hung_agents
+from tests.support.sim_cloud import sim_pool
 from tests.support.waiting import wait_until
 
 
@@ -195,3 +196,12 @@ def test_a_cloud_that_cannot_be_asked_or_does_not_remove_fails_the_task(pipeline
     sim_cloud.refuse_removal(num_calls=100)
     with pytest.raises(CouldNotLookError, match="sim-000000, sim-000001"):
         _reap_leases(only_report=False)
+
+
+def test_a_region_that_cannot_be_asked_keeps_no_machine_elsewhere_and_fails_the_task(pipeline, sim_cloud):
+    _expired(pipeline, sim_cloud)
+    sim_cloud.cloud._pools |= {(far := sim_pool("a", region="sim-west")).offer.pool: far}
+    sim_cloud.cloud.faults.dark_regions = {"sim-west"}
+    with pytest.raises(CouldNotLookError, match=r"sim: could not look everywhere: sim-west .*does not answer"):
+        _reap_leases(only_report=False)
+    assert not sim_cloud.billed()
