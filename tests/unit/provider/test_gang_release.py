@@ -9,9 +9,10 @@ import pytest
 from airflow_llmsched.clock import SystemClock
 from airflow_llmsched.control.journal import JournalError
 from airflow_llmsched.control.runs import MovedOnError
+from airflow_llmsched.domain.fleet import Fleet
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.errors import CouldNotLookError, LeftoverError, LlmschedError, SpecError
-from airflow_llmsched.provider import run_files
+from airflow_llmsched.provider import gang_release, run_files
 from airflow_llmsched.provider.evaluation_run import open_evaluation
 from airflow_llmsched.provider.gang_release import release_run
 from airflow_llmsched.provider.gang_run import GangSettings
@@ -159,7 +160,8 @@ def test_a_book_that_names_no_cloud_any_more_is_cleared_in_the_clouds_of_the_fle
     with pytest.raises(LlmschedError):  # a file that is no fleet's names no cloud either
         _release(slow)
     assert sim_cloud.billed()
-    fleet.write_text("version: 1\nclouds:\n  - cloud: sim\n")
+    monkeypatch.setenv("AIRFLOW__LLMSCHED__FLEET_FILE", "")
+    monkeypatch.setattr(gang_release, "deployment_fleet", lambda: Fleet(clusters=(), clouds={"sim": {}}))
     assert _release(slow)
     assert not sim_cloud.billed()
     _release(slow)
