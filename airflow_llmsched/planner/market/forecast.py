@@ -6,8 +6,8 @@ capacity and one for getting it back. A new pool starts from what other pools we
 away from there as fast as it shows it (Bayes' rule over ``K`` classes; a pool drifts between them). Where traces say
 when they were taken, both hazards also change with the hour of the day, as far as days agree on it (see ``hours``).
 
-A gang needs all its nodes, so a pool is up when it can serve the whole gang: the trace says so, or
-:func:`joint_availability` says under which assumption. Pure.
+A gang needs all its nodes, so a pool is up when it can serve the whole gang. A trace says for how many nodes it was
+watched, and ``gang_hazards`` what that means for another count, under which assumption. Pure.
 
 Axes: K = class of pools, F = age phase, N = run that is decided for (all at once in a replay, one in production).
 """
@@ -44,7 +44,7 @@ _SHRINKAGE_EVENTS = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AvailabilityTrace:
-    """Whether a pool could serve the gang, once every ``tick_s`` seconds, first at ``start_s``.
+    """Whether a pool had room for ``num_nodes`` together, once every ``tick_s`` seconds, first at ``start_s``.
 
     ``start_s`` is in Unix seconds; None: not known, and the trace then says nothing about hours of the day.
     """
@@ -52,13 +52,15 @@ class AvailabilityTrace:
     tick_s: float
     up: BoolArray
     start_s: float | None = None
+    num_nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HazardModel:
     """Rates per second at which capacity goes (``loss``) and comes back (``return``), by class and age phase.
 
-    They are the day's mean; ``loss_hours`` and ``return_hours`` say how each hour differs.
+    They are the day's mean; ``loss_hours`` and ``return_hours`` say how each hour differs. ``num_nodes`` is how many
+    nodes must be there together for a pool to be up.
     """
 
     loss_per_s_KF: FloatArray
@@ -66,6 +68,7 @@ class HazardModel:
     prior_K: FloatArray
     loss_hours: HourEffect = field(default_factory=HourEffect)
     return_hours: HourEffect = field(default_factory=HourEffect)
+    num_nodes: int = 1
 
     @property
     def num_classes(self) -> int:
@@ -109,8 +112,11 @@ def fit(traces: Sequence[AvailabilityTrace], *, num_factors: int = NUM_FACTORS) 
     """Fit the shared shape and the spread of the pools' factors.
 
     Raises:
-        SpecError: there is no trace, or none that changes at all.
+        SpecError: there is no trace, or none that changes at all, or they are of different counts of nodes.
     """
+    counts = sorted({trace.num_nodes for trace in traces})
+    if len(counts) > 1:
+        raise SpecError(path="traces", value=counts, hint="must all be of the same num_nodes: one hazard is fitted")
     if not traces or all(trace.up.all() or not trace.up.any() for trace in traces):
         raise SpecError(path="traces", value=len(traces), hint="needs availability that comes and goes at least once")
     events_UF, exposure_s_UF = _sum_exposures(traces)
@@ -128,6 +134,7 @@ def fit(traces: Sequence[AvailabilityTrace], *, num_factors: int = NUM_FACTORS) 
         prior_K=(count / count.sum()).ravel(),
         loss_hours=_hour_effect(traces, shape_UF, state=1),
         return_hours=_hour_effect(traces, shape_UF, state=0),
+        num_nodes=counts[0],
     )
 
 
@@ -189,17 +196,6 @@ def change_probability(
         factor_N1 = _hour_factor_N(model, belief, middle_s_N)[:, None]
         cumulative_NK += factor_N1 * np.einsum("nkf,nf->nk", table_KF, overlap_s_NF)
     return np.asarray((belief.weight_NK * -np.expm1(-cumulative_NK)).sum(axis=1))
-
-
-def joint_availability(availability: float, num_nodes: int, *, correlation: float) -> float:
-    """Return the probability that a pool has room for all ``num_nodes`` when it has room for one with ``availability``.
-
-    A common shock takes the pool as a whole with share ``correlation`` of the unavailability; what is left strikes
-    node by node (Marshall and Olkin 1967). 1 makes the gang as available as one node, 0 makes nodes independent.
-    """
-    common = 1 - correlation * (1 - availability)
-    alone = availability / common if common > 0 else 0.0
-    return float(common * alone**num_nodes)
 
 
 def phase_of(age_s: FloatArray) -> IntArray:

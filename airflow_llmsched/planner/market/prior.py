@@ -1,9 +1,9 @@
 """What spot pools are like before anything has been seen of one: hazards fitted on public traces, as numbers. Pure.
 
 ``forecast.fit`` over SkyPilot's 14 availability traces of single AWS GPU nodes (Wu et al., NSDI 2024; zones of October
-2022 and February 2023, 381 days in all), on 2026-11-30. They do not say at what time of day they were taken. A gang of
-several nodes is less available than one node (``forecast.joint_availability``): what is seen of its pools moves the
-belief from here.
+2022 and February 2023, 381 days in all), on 2026-11-30. They do not say at what time of day they were taken. They are
+of one node: ``gang_hazards.of_gang`` makes those of a gang of them, from which what is seen of its pools moves the
+belief.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRIOR = (
 
 @cache
 def default_hazards() -> HazardModel:
-    """Return the model that a run starts with where nobody fitted one."""
+    """Return the model of single nodes that a run starts from where nobody fitted one."""
     loss_K, return_K = (each.ravel() for each in np.meshgrid(_LOSS_FACTORS, _RETURN_FACTORS, indexing="ij"))
     prior_K = np.array(_PRIOR).ravel()
     return HazardModel(

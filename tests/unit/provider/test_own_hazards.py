@@ -26,6 +26,12 @@ def test_capacity_that_comes_and_goes_by_the_hour_is_fitted_to_last_about_one(tm
     assert lasts_s[1] > 4 * lasts_s[0]
 
 
+def test_traces_say_for_how_many_nodes_a_pool_was_watched(tmp_path):
+    of_four = fitted_hazards(written(tmp_path, [{**HOURLY, "up": HOURLY["up"] * 10, "num_nodes": 4}]))
+    of_one = fitted_hazards(written(tmp_path, [{**HOURLY, "up": HOURLY["up"] * 10}], "other.json"))
+    assert (of_four.num_nodes, of_one.num_nodes) == (4, 1)
+
+
 def test_a_file_is_fitted_once_until_it_changes(tmp_path):
     file = written(tmp_path, [{**HOURLY, "up": HOURLY["up"] * 10}])
     first = fitted_hazards(file)
@@ -47,6 +53,9 @@ def test_a_file_is_fitted_once_until_it_changes(tmp_path):
         ([HOURLY, {**HOURLY, "up": [1, 2]}], r"\[1\]\.up"),
         ([{**HOURLY, "tick_s": 0}], "tick_s: must be seconds"),
         ([{**HOURLY, "start_s": -3}], "start_s: must be seconds"),
+        ([{**HOURLY, "num_nodes": 0}], r"\[0\]\.num_nodes: must be a count"),
+        ([{**HOURLY, "num_nodes": True}], r"\[0\]\.num_nodes: must be a count"),
+        ([HOURLY, {**HOURLY, "num_nodes": 4}], "same num_nodes"),
     ],
 )
 def test_what_is_no_trace_is_named(tmp_path, told, complaint):

@@ -15,7 +15,6 @@ from airflow_llmsched.planner.market.forecast import (
     change_probability,
     first_belief,
     fit,
-    joint_availability,
     mean_spell_s,
     observe,
     phase_occupancy_s,
@@ -148,9 +147,8 @@ def test_loss_at_a_restless_hour_says_less_about_the_pool() -> None:
     assert restless_at_midnight < restless_at_noon  # it held out when it was hardest
 
 
-def test_gang_is_as_available_as_one_node_only_if_the_pool_moves_as_one() -> None:
-    assert joint_availability(0.9, 64, correlation=1.0) == pytest.approx(0.9)
-    assert joint_availability(0.9, 4, correlation=0.0) == pytest.approx(0.9**4)
-    assert 0.9**4 < joint_availability(0.9, 4, correlation=0.5) < 0.9
-    assert joint_availability(0.0, 4, correlation=1.0) == 0.0
-    assert joint_availability(0.9, 1, correlation=0.3) == pytest.approx(0.9)
+def test_hazards_are_of_as_many_nodes_as_were_watched_together() -> None:
+    trace = replace(trace_of(model_of(loss_per_hour=0.5, return_per_hour=1.0), hours=200, seed=1), num_nodes=4)
+    assert fit([trace]).num_nodes == 4
+    with pytest.raises(SpecError, match="same num_nodes"):
+        fit([trace, replace(trace, num_nodes=1)])
