@@ -12,7 +12,8 @@ from airflow_llmsched.domain.prices import PricedOffers
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import CouldNotLookError, PartlySeenError
 from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
-from airflow_llmsched.planner.market.offers import OfferTable, Weights, rank
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices, told_prices
+from airflow_llmsched.planner.market.offers import NO_HISTORY, OfferTable, Weights, rank
 from airflow_llmsched.planner.market.prior import default_hazards
 from airflow_llmsched.ports import Cloud, PriceSource
 
@@ -83,6 +84,8 @@ class Market:
         best = f"{num_serving} of {self.num_offers} offers serve" if self.quotes else "no offer serves"
         if self.quotes and self.quotes[0].extra_usd:
             best += f" (the run comes to {_energy(self.quotes[0])} with the first)"
+        if told_of_price := told_prices(self.quotes[:1]):
+            best += f" ({told_of_price})"
         return f"{best}{': ' if told else ''}{told}"
 
 
@@ -112,6 +115,7 @@ def survey_market(
     now_s: float,
     max_usd_per_hour: float | None = None,
     energy: EnergyTerms = NO_ENERGY,
+    prices: ExpectedPrices = NO_HISTORY,
 ) -> Survey:
     """Return what there could be, for who may wait for it: as :func:`ask_market`, whatever is free, by no deadline.
 
@@ -136,6 +140,7 @@ def survey_market(
         max_usd_per_hour=max_usd_per_hour,
         limit=None,
         weights=energy.weights,
+        prices=prices,
     )
     silent = [source.name for source in sources if source.offered is None]
     unseen = [*silent, *(f"{source.name}/{part}" for source in sources for part in source.unseen)]
@@ -151,8 +156,11 @@ def ask_market(
     max_usd_per_hour: float | None = None,
     limit: int = 20,
     energy: EnergyTerms = NO_ENERGY,
+    prices: ExpectedPrices = NO_HISTORY,
 ) -> Market:
-    """Return the ``limit`` cheapest quotes. A node may cost ``max_usd_per_hour`` at most (None: any price).
+    """Return the ``limit`` cheapest quotes at the ``prices`` expected.
+
+    A node may cost ``max_usd_per_hour`` at most, now (None: any price).
 
     ``merge`` makes one source of the clouds' and whatever else knows a price. Only what a cloud offers itself can be
     rented: other sources fill in what it costs, and ``energy`` what electricity and carbon count for. Raises
@@ -169,6 +177,7 @@ def ask_market(
         max_usd_per_hour=max_usd_per_hour,
         limit=limit,
         weights=energy.weights,
+        prices=prices,
     )
 
 
@@ -210,8 +219,10 @@ def _ranked(
     max_usd_per_hour: float | None,
     limit: int | None,
     weights: Weights,
+    prices: ExpectedPrices,
 ) -> Market:
-    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=len(known) * len(need.rounds), weights=weights)
+    limit_all = len(known) * len(need.rounds)
+    ranking = rank(OfferTable.of(known), need, now_s=now_s, limit=limit_all, weights=weights, prices=prices)
     highest_usd_per_hour = math.inf if max_usd_per_hour is None else max_usd_per_hour
     paid = [quote for quote in ranking.quotes if quote.offer.usd_per_hour <= highest_usd_per_hour]
     quotes = [quote for quote in paid if quote.offer.purchase is None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -29,13 +29,15 @@ class Sighting:
     """Which pools had room for the gang at ``at_s`` (Unix seconds), by name; whether on-demand capacity was there.
 
     Names begin with cloud, region and zone, between slashes. ``unseen`` are the clouds that did not answer then, and
-    parts of others as ``cloud/region`` or ``cloud/zone``.
+    parts of others as ``cloud/region`` or ``cloud/zone``. ``usd_per_hour`` is what a node of spot capacity then cost,
+    by ``Pool.name``.
     """
 
     at_s: float
     up: Mapping[str, bool]
     in_stock: bool
     unseen: tuple[str, ...] = ()
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
 
     def tells_of(self, name: str) -> bool:
         """Whether a pool that is not in ``up`` had no room: it was asked for, and not among the choices."""
@@ -50,6 +52,15 @@ class RentalMemory:
     sightings: tuple[Sighting, ...] = ()
     deadline_s: float | None = None
     v: int = FORMAT_VERSION
+
+    @property
+    def prices(self) -> Mapping[str, list[tuple[float, float]]]:
+        """Return when a node of spot capacity was seen to cost what, oldest first, by ``Pool.name``."""
+        prices: dict[str, list[tuple[float, float]]] = {}
+        for sighting in self.sightings:
+            for name, usd_per_hour in sighting.usd_per_hour.items():
+                prices.setdefault(name, []).append((sighting.at_s, usd_per_hour))
+        return prices
 
     def seen(self, sighting: Sighting) -> RentalMemory:
         """Return the memory with one more sighting."""

@@ -18,16 +18,25 @@ from airflow_llmsched.control.rental_driver import Held, RentalDriver
 from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
 from airflow_llmsched.control.rental_parts import Part, Parts, RentalRack, described, is_announced
 from airflow_llmsched.control.renting import Renter, Wanted
-from airflow_llmsched.domain.capacity import Quote, Requirement
+from airflow_llmsched.domain.capacity import Pool, Quote, Requirement
 from airflow_llmsched.domain.lease import LeaseState
 from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError
 from airflow_llmsched.planner.market import budget
+from airflow_llmsched.planner.market.expected_prices import PricesSeen, told_prices
 from airflow_llmsched.planner.market.forecast import HazardModel
 from airflow_llmsched.planner.market.mixed_ways import with_mixes
 from airflow_llmsched.planner.market.modes import ModeSet, seconds_of
 from airflow_llmsched.planner.market.offers import NO_WEIGHTS, Weights
 from airflow_llmsched.planner.market.rental import Holding, RentalView
-from airflow_llmsched.planner.market.rental_ways import Stock, Way, mode_set, spot_stocks, unit_usd_per_hour, ways_of
+from airflow_llmsched.planner.market.rental_ways import (
+    Stock,
+    Way,
+    hazards_of,
+    mode_set,
+    spot_stocks,
+    unit_usd_per_hour,
+    ways_of,
+)
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.planner.market.within_budget import soonest_s
@@ -71,14 +80,18 @@ class RentalTerms:
 
 
 class RentedCapacity:
-    """A ``CapacityChooser``. ``survey`` asks the market; ``wanted`` says for whom is rented."""
+    """A ``CapacityChooser``. ``survey`` asks the market; ``wanted`` says for whom is rented.
+
+    ``survey`` is told what the run saw prices be, and for which share of its work capacity is still to be held.
+    ``hazards`` are of ``hazards.num_nodes`` together, whatever count a way then is of.
+    """
 
     def __init__(
         self,
         *,
         terms: RentalTerms,
         renter: Renter,
-        survey: Callable[[], Survey],
+        survey: Callable[[PricesSeen, float], Survey],
         wanted: Callable[[], Wanted],
         memory: MemoryFile,
         hazards: HazardModel,
@@ -108,11 +121,12 @@ class RentedCapacity:
         except (CapacityError, QuotaError) as error:
             return Waits(reason=str(error), again_at_s=soon_s)
         if not held.parts:
-            return Waits(reason=f"waits for spot capacity: there is time{_late(held)}", again_at_s=soon_s)
+            reason = f"waits for spot capacity: there is time{_late(held)}{desk.told_prices(held)}"
+            return Waits(reason=reason, again_at_s=soon_s)
         awaited = [part for part in held.pending if not self._is_done_without(part, held, now_s=now_s)]
         if awaited:
             return Waits(reason=f"lease {awaited[0].lease.id} is on its way", again_at_s=min(soon_s, now_s + 15.0))
-        return Holds(reason=f"{described(held.parts)}{_late(held)}")
+        return Holds(reason=f"{described(held.parts)}{_late(held)}{desk.told_prices(held)}")
 
     def review(self, standing: Standing) -> Stays | Moves:
         """Say whether to leave, what to go on with being rented already. Raises as :meth:`hold`."""
@@ -132,7 +146,7 @@ class RentedCapacity:
         if not held.parts:
             reason = "leaves what it has, to wait for spot capacity" if desk.held.main else "its lease is broken"
             return Moves(reason=reason, pace_ratio=pace_ratio)
-        told = f"{described(held.parts)}{_late(held)}"
+        told = f"{described(held.parts)}{_late(held)}{desk.told_prices(held)}"
         if not held.is_new:
             return Stays(reason=told, again_at_s=later_s, pace_ratio=pace_ratio)
         if held.pending:
@@ -159,25 +173,26 @@ class RentedCapacity:
 
     def _desk(self, standing: Standing) -> _Desk:
         """Lay out what there is to choose from. Raises ``RelaxError`` for what cannot be promised or paid."""
-        survey, held = self._survey(), self._held()
+        memory, work_ratio = self._memory.read(), standing.left_ratio * standing.pace_ratio
+        survey, held = self._survey(memory.prices, work_ratio), self._held()
         if survey.market.asks:
             log.warning("something cheaper could be bought: %s", survey.market.asks)
-        memory = self._memory.read()
         stocks = [part.stock for part in held.all]
         quotes = [*survey.market.quotes, *self._held_quotes(held, survey.market.quotes)]
         ways = ways_of(quotes, self._terms.need, held=stocks[0] if stocks else None)
         if not ways:
             raise CapacityError(f"there is no on-demand capacity to fall back on: {survey.market.explain()}")
         ways = with_mixes(ways, quotes, self._terms.need, held=stocks)
-        deadline_s, memory = self._deadline_s(ways, standing, memory)
+        hazards = hazards_of(ways, self._hazards, correlation=self._terms.need.shared_loss_ratio)
+        deadline_s, memory = self._deadline_s(ways, hazards[0], memory, work_ratio=work_ratio)
         modes = mode_set(
             ways,
             time_s=max(1.0, deadline_s - self._clock.now_s()),
-            work_ratio=standing.left_ratio * standing.pace_ratio,
+            work_ratio=work_ratio,
             changeover_s=self._terms.changeover_s,
         )
         policy = SpotPolicy(
-            self._hazards,
+            hazards,
             modes=modes,
             stock=self._terms.stock,
             max_miss_ratio=self._terms.max_late_ratio,
@@ -206,9 +221,11 @@ class RentedCapacity:
             up={_name(stock): is_up(stock) for stock in pools},
             in_stock=any(is_up(Stock.of(quote)) for way in ways for quote in way.demand),
             unseen=survey.unseen,
+            usd_per_hour=_prices_now(survey.market.quotes, [stock.pool for stock in pools]),
         )
         self._memory.write(memory.seen(sighting))
-        return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held)
+        spot = tuple(quote for way in ways for quote in way.spot)
+        return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held, spot=spot)
 
     def _rack(self) -> RentalRack:
         return RentalRack(self._renter, self._wanted().purpose)
@@ -252,7 +269,7 @@ class RentedCapacity:
         )
 
     def _deadline_s(
-        self, ways: tuple[Way, ...], standing: Standing, memory: RentalMemory
+        self, ways: tuple[Way, ...], hazards: HazardModel, memory: RentalMemory, *, work_ratio: float
     ) -> tuple[float, RentalMemory]:
         """Return the run's deadline, or the soonest that its money is good for, which is remembered."""
         if self._terms.deadline_s is not None:
@@ -262,7 +279,6 @@ class RentedCapacity:
         max_usd = self._terms.max_usd
         if max_usd is None:
             raise RelaxError("a rental policy needs a date or a sum: set budget.deadline or budget.max_usd")
-        work_ratio = standing.left_ratio * standing.pace_ratio
         ways = tuple(way.at_price() for way in ways)  # a sum pays bills, and nothing that is only counted
         modes = mode_set(
             ways,
@@ -273,7 +289,7 @@ class RentedCapacity:
         left_usd = max_usd - self._renter.spent_usd()
         terms = modes.modes[0].terms
         budget_s = seconds_of(left_usd, gang_usd_per_hour=unit_usd_per_hour(ways))
-        within_s = soonest_s(self._hazards, terms, budget_s=budget_s)
+        within_s = soonest_s(hazards, terms, budget_s=budget_s)
         if within_s is None:
             cheapest = f"{ways[0].describe()} for {terms.work_s / HOUR_S:.3g} h"
             raise RelaxError(f"${left_usd:,.2f} are not expected to pay for {cheapest}: raise budget.max_usd")
@@ -290,7 +306,7 @@ class RentedCapacity:
         verdict = budget.judge(
             budget.Standing(
                 spent_usd=self._renter.spent_usd() + (0.0 if way.place in places else quote.egress_usd),
-                usd_per_hour=way.at_price().base_usd_per_hour + quote.num_nodes * quote.offer.usd_per_hour,
+                usd_per_hour=way.at_price().base_usd_per_hour + quote.num_nodes * quote.usd_per_hour,
                 left_tokens=left_tokens,
                 goodput_tokens_per_s=left_tokens / left_s if left_s > 0 else 0.0,
                 is_running=False,
@@ -305,6 +321,20 @@ class _Desk:
     driver: RentalDriver
     work_s: float
     held: Parts
+    spot: tuple[Quote, ...]
+
+    def told_prices(self, held: Held) -> str:
+        """Return in words how the price of what is held, or of what is not, is expected to change; often nothing."""
+        stocks = [part.stock for part in held.parts]
+        mine = [quote for quote in self.spot if Stock.of(quote) in stocks]
+        told = told_prices(mine or self.spot)
+        return f"; {told}" if told else ""
+
+
+def _prices_now(quotes: Sequence[Quote], pools: Sequence[Pool]) -> dict[str, float]:
+    """Return what a node of each pool costs now, by the pool's name, as far as it is listed."""
+    usd_per_hour = {quote.offer.pool: quote.offer.usd_per_hour for quote in quotes}
+    return {pool.name: usd_per_hour[pool] for pool in pools if pool in usd_per_hour}
 
 
 def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: ModeSet, *, deadline_s: float) -> None:
@@ -338,5 +368,4 @@ def _late(held: Held) -> str:
 
 
 def _name(stock: Stock) -> str:
-    pool = stock.pool
-    return f"{pool.cloud}/{pool.region}/{pool.zone}/{pool.shape}/{pool.capacity_type}/{stock.num_nodes}"
+    return f"{stock.pool.name}/{stock.num_nodes}"

@@ -150,16 +150,14 @@ class Renter:
     def terms_of(self, lease: Lease) -> NodeTerms:
         """Return price and interruptions of each node of a lease, as far as its offer told. Raises ``StoreError``.
 
-        An offer says how often a gang of it is interrupted: each of its nodes has its share of that.
+        Both are one node's own. Nodes of a pool may be taken together: a sum of them over a gang is the most that it
+        is interrupted.
         """
         offers = [each.intent.offer for each in self._book.open() if each.intent.lease_id == lease.id]
         if not offers:
             return NO_TERMS
         (offer,) = offers
-        return NodeTerms(
-            usd_per_hour=offer.usd_per_hour,
-            failures_per_hour=(offer.loss_per_hour or 0.0) / max(1, lease.num_nodes),
-        )
+        return NodeTerms(usd_per_hour=offer.usd_per_hour, failures_per_hour=offer.loss_per_hour or 0.0)
 
     def topology(self, lease: Lease) -> TopologyTree:
         """Return where the cloud says that a lease's nodes are. Raises ``StoreError``, ``CouldNotLookError``."""

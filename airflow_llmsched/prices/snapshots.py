@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from airflow_llmsched import codec
 from airflow_llmsched.domain.capacity import Offer
 from airflow_llmsched.domain.prices import PricedOffers
-from airflow_llmsched.errors import DataError, ObjectMissingError, SpecError
+from airflow_llmsched.errors import DataError, ObjectMissingError, SpecError, StoreError
 from airflow_llmsched.planner.market.price_rows import CLOCK_SKEW_S
 from airflow_llmsched.ports import ObjectInfo, ObjectStore
 from airflow_llmsched.units import MIB
@@ -63,6 +63,31 @@ class SnapshotPrices:
         """Return the newest ``limit`` snapshots, the oldest of them first. Raises as :meth:`offers`."""
         read = (self._read(info) for info in self._dated(now_s=now_s)[-limit:])
         return tuple(snapshot for snapshot in read if snapshot is not None)
+
+    def readable(self, *, now_s: float, limit: int, max_bytes: int) -> tuple[tuple[MarketSnapshot, ...], list[str]]:
+        """Return those of the newest ``limit`` snapshots that can be read, the oldest first, and why others cannot.
+
+        For who can do without. Together they have no more than ``max_bytes``; what is older is left out.
+        """
+        try:
+            dated = self._dated(now_s=now_s)[-limit:]
+        except StoreError as error:
+            return (), [str(error)]
+        snapshots, problems, left_bytes = [], [], max_bytes
+        for info in reversed(dated):
+            left_bytes -= info.num_bytes
+            if left_bytes < 0:
+                break
+            try:
+                snapshot = self._read(info)
+            except DataError as error:
+                problems.append(str(error))
+                continue
+            except StoreError as error:  # the store fails, not this file: the next one would have to be waited for, too
+                problems.append(str(error))
+                break
+            snapshots += [] if snapshot is None else [snapshot]
+        return tuple(reversed(snapshots)), problems
 
     def _read(self, info: ObjectInfo) -> MarketSnapshot | None:
         """Return a snapshot, None where it was deleted since it was listed."""

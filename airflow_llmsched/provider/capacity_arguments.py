@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_llmsched.domain.capacity import DataAt, Requirement
+from airflow_llmsched.domain.capacity import DEFAULT_CORRELATION, DataAt, Requirement
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.clouds import Clouds, options_of
@@ -39,6 +39,7 @@ def capacity_request(
     rework: str,
     max_usd_per_hour: float | str | None,
     energy: Mapping[str, Any] | None = None,
+    correlation: float | None = None,
     spec: WorkloadSpec | None = None,
     scope: RunScope | None = None,
 ) -> CapacityRequest:
@@ -66,6 +67,7 @@ def capacity_request(
             data=tuple(_data_at(index, told) for index, told in enumerate(data)),
             deadline_s=deadline_s,
             rework_s=duration_s(rework, path="rework"),
+            shared_loss_ratio=_correlation(correlation),
         ),
         max_usd_per_hour=_price(max_usd_per_hour),
         energy=energy_terms(energy, clouds=clouds),
@@ -105,6 +107,16 @@ def _price(value: float | str | None) -> float | None:
     if not 0 < price < math.inf:
         raise SpecError(path="max_usd_per_hour", value=value, hint="must be dollars for a node's hour, above 0")
     return price
+
+
+def _correlation(value: Any) -> float:
+    """Return how much of what nodes are lost by strikes their whole pool. Raises ``SpecError``."""
+    if value is None:
+        return DEFAULT_CORRELATION
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        hint = "must be between 0 (nodes are lost one by one) and 1 (a pool is lost as a whole)"
+        raise SpecError(path="correlation", value=value, hint=hint)
+    return float(value)
 
 
 def _is_number(value: Any) -> bool:

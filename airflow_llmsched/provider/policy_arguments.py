@@ -31,6 +31,7 @@ KNOWN = (
     "storages",
     "stock",
     "energy",
+    "correlation",
     "traces",
 )
 STOCK = ("lasts", "out", "max_late")
@@ -64,6 +65,7 @@ def policy_settings(
         rework=told.get("rework", "20min"),
         max_usd_per_hour=told.get("max_usd_per_hour"),
         energy=told.get("energy"),
+        correlation=told.get("correlation"),
         spec=spec,
         scope=gang.scope,
     )

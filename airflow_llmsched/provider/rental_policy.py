@@ -10,9 +10,11 @@ from airflow_llmsched.control.market import Survey, survey_market
 from airflow_llmsched.control.rental_memory import MemoryFile
 from airflow_llmsched.control.rented_capacity import RentalTerms, RentedCapacity
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices, PricesSeen
 from airflow_llmsched.planner.market.prior import default_hazards
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.provider.own_hazards import fitted_hazards
+from airflow_llmsched.provider.prices_seen import prices_seen
 from airflow_llmsched.provider.rentals import RentalSettings, merged_prices, open_clouds_of
 from airflow_llmsched.units import HOUR_S
 
@@ -44,14 +46,17 @@ def open_capacity(
     rental = settings.rental
     request = rental.request
 
-    def survey() -> Survey:
+    def survey(seen_by_run: PricesSeen, work_ratio: float) -> Survey:
+        now_s = SystemClock().now_s()
+        seen_by_all = prices_seen(request.need, now_s=now_s)
         return survey_market(
             request.need,
             open_clouds_of(request),
             merged_prices,
-            now_s=SystemClock().now_s(),
+            now_s=now_s,
             max_usd_per_hour=request.max_usd_per_hour,
             energy=request.energy,
+            prices=ExpectedPrices(seen_by_all, seen_by_run, now_s=now_s, work_ratio=work_ratio),
         )
 
     def wanted() -> Wanted:

@@ -17,12 +17,14 @@ from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError, Trans
 from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.market.budget import Go, Standing, judge
 from airflow_llmsched.planner.market.energy_terms import NO_ENERGY, EnergyTerms
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices
 from airflow_llmsched.ports import Cloud, PriceSource
 from airflow_llmsched.prices.list_prices import ListPrices
 from airflow_llmsched.prices.merged import AgedSource, MergedPrices
 from airflow_llmsched.prices.snapshots import SnapshotPrices
 from airflow_llmsched.provider.clouds import open_cloud
 from airflow_llmsched.provider.config import state_root
+from airflow_llmsched.provider.prices_seen import prices_seen
 from airflow_llmsched.provider.run_scope import RunScope
 from airflow_llmsched.units import HOUR_S
 
@@ -62,13 +64,15 @@ class RentalSettings:
 
 def ask(request: CapacityRequest) -> Market:
     """Return what could be rented now. Raises ``CouldNotLookError``, ``SpecError``."""
+    now_s = SystemClock().now_s()
     return ask_market(
         request.need,
         open_clouds_of(request),
         merged_prices,
-        now_s=SystemClock().now_s(),
+        now_s=now_s,
         max_usd_per_hour=request.max_usd_per_hour,
         energy=request.energy,
+        prices=ExpectedPrices(prices_seen(request.need, now_s=now_s), now_s=now_s),
     )
 
 
@@ -140,7 +144,7 @@ def _within_budget(request: CapacityRequest, market: Market, renter: Renter) -> 
 
 def _standing(quote: Quote, request: CapacityRequest, spent_usd: float) -> Standing:
     """Return how the run would stand with a quote: the quote tells what the whole run costs, and for how long."""
-    usd_per_hour = quote.num_nodes * quote.offer.usd_per_hour
+    usd_per_hour = quote.num_nodes * quote.usd_per_hour
     held_s = quote.compute_usd / usd_per_hour * HOUR_S if usd_per_hour > 0 else 0.0
     return Standing(
         spent_usd=spent_usd + quote.egress_usd,

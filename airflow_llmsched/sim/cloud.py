@@ -56,9 +56,9 @@ class SimPool:
     """One pool. ``num_free`` more nodes can be had; a node takes ``start_up_s`` to come up.
 
     While spot capacity is held, all of the pool's spot nodes are taken together ``loss_per_hour`` times in an hour on
-    average, ``notice_s`` after an interruption notice (0: without). ``num_slots`` are the accelerators of a node.
-    Whatever is free, none of it can be had while the pool ``is_out`` of stock, as often and for as long as ``stock``
-    says; what is held stays.
+    average (so that a gang is lost no more often than a node: a correlation of 1), ``notice_s`` after an interruption
+    notice (0: without). ``num_slots`` are the accelerators of a node. Whatever is free, none of it can be had while the
+    pool ``is_out`` of stock, as often and for as long as ``stock`` says; what is held stays.
     """
 
     offer: Offer

@@ -19,6 +19,7 @@ from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
 from airflow_llmsched.control.runs import RunDriver
 from airflow_llmsched.domain.capacity import Requirement, ShapeNeed
 from airflow_llmsched.domain.identity import NodeId, RunOrigin
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices, PricesSeen
 from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.pools import model_of
 from tests.support.sim_house import RUN, SimHouse, greedy_planner, tree_of, workload_of
@@ -123,8 +124,15 @@ class RentedHouse(SimHouse):
     def renter(self) -> Renter:
         return Renter(self.book(), open_cloud=self.cloud, clock=self.clock)
 
-    def survey(self) -> Survey:
-        return survey_market(self.terms.need, [self.cloud()], lambda sources: sources[0], now_s=self.clock.now_s())
+    def survey(self, prices: PricesSeen, work_ratio: float) -> Survey:
+        now_s = self.clock.now_s()
+        return survey_market(
+            self.terms.need,
+            [self.cloud()],
+            lambda sources: sources[0],
+            now_s=now_s,
+            prices=ExpectedPrices(prices, now_s=now_s, work_ratio=work_ratio),
+        )
 
     def wanted(self) -> Wanted:
         return Wanted(

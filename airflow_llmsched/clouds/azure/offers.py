@@ -117,7 +117,7 @@ def offers(
 
 
 def _with_loss(offer: Offer, losses: Mapping[str, float]) -> Offer:
-    """Return the offer with how often one machine of it is lost: an eviction for want of room takes all of a gang."""
+    """Return the offer with how often one machine of it is lost: Azure counts machines, whatever gang they are of."""
     is_spot = offer.pool.capacity_type is CapacityType.SPOT
     return replace(offer, loss_per_hour=losses.get(offer.pool.shape.lower())) if is_spot else offer
 

@@ -1,8 +1,9 @@
 """Ranks what the market offers by what the whole run would cost there. Pure.
 
 Wishes about cloud, region, jurisdiction, vendor and capacity type are filters, never costs: no price buys its way past
-one. What is left is priced to the end: nodes times hours at that offer's own price, the time that interruptions are
-expected to cost, and what it costs to bring the data there. What a run's electricity and carbon are worth on top is
+one. What is left is priced to the end: nodes times hours at that offer's own price (of spot capacity the one that is
+expected, ``expected_prices``), the time that interruptions of so many nodes together are expected to cost
+(``gang_hazards``), and what it costs to bring the data there. What a run's electricity and carbon are worth on top is
 for :class:`Weights` to say; they weigh nothing unless told to.
 
 What does not depend on the run is worked out once, in :meth:`OfferTable.of`. Axes: M = offer, P = place, R = round
@@ -21,6 +22,8 @@ from airflow_llmsched.domain.capacity import Offer, Quote, Requirement, ShapeNee
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.layout_table import BoolArray, FloatArray, IntArray
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices
+from airflow_llmsched.planner.market.gang_hazards import loss_ratio
 from airflow_llmsched.planner.market.price_rows import explained
 from airflow_llmsched.units import HOUR_S
 
@@ -140,17 +143,26 @@ class Ranking:
 
 
 NO_WEIGHTS = Weights()
+NO_HISTORY = ExpectedPrices(now_s=0.0)
 
 
 def rank(
-    table: OfferTable, need: Requirement, *, now_s: float, limit: int = 20, weights: Weights = NO_WEIGHTS
+    table: OfferTable,
+    need: Requirement,
+    *,
+    now_s: float,
+    limit: int = 20,
+    weights: Weights = NO_WEIGHTS,
+    prices: ExpectedPrices = NO_HISTORY,
 ) -> Ranking:
-    """Return the ``limit`` cheapest quotes. Ties go to the pool that comes first by name, so that none is by chance.
+    """Return the ``limit`` cheapest quotes, at the ``prices`` expected.
+
+    Ties go to the pool that comes first by name, so that none is by chance.
 
     Where several node counts of a shape compete, an offer has a quote for each that it can serve. It counts as fallen
     out if it serves none, for what keeps it from the fewest nodes.
     """
-    rounds = [_Costs(table, need, by_shape, now_s=now_s, weights=weights) for by_shape in need.rounds]
+    rounds = [_Costs(table, need, by_shape, now_s=now_s, weights=weights, prices=prices) for by_shape in need.rounds]
     fits_RM = np.ones((len(rounds), len(table.offers)), dtype=np.bool_)
     first_out = []
     for number, costs in enumerate(rounds):
@@ -178,17 +190,24 @@ class _Costs:
         *,
         now_s: float,
         weights: Weights,
+        prices: ExpectedPrices,
     ) -> None:
         self._table, self._need, self._now_s, self._weights = table, need, now_s, weights
         self.num_nodes_M = table.shape.mapped({name: each.num_nodes for name, each in by_shape.items()}, default=0)
         work_s_M = table.shape.mapped({name: each.work_s for name, each in by_shape.items()}, default=0.0)
         self.stage_s_M, self.egress_usd_M = self._data()
+        self.expected_usd_per_hour = _expected(table, prices, work_s_M)
         # One interruption every 1 / loss hours, each costing rework_s: first order, as long as they are far between.
-        busy_s_M = work_s_M * (1 + table.loss_per_hour_M / HOUR_S * need.rework_s)
+        gang_loss_per_hour_M = table.loss_per_hour_M * loss_ratio(
+            np.maximum(1.0, self.num_nodes_M), correlation=need.shared_loss_ratio
+        )
+        busy_s_M = work_s_M * (1 + gang_loss_per_hour_M / HOUR_S * need.rework_s)
         self.held_s_M = table.start_up_s_M + self.stage_s_M + busy_s_M
         self.finish_at_s_M = np.maximum(now_s, table.starts_at_s_M) + self.held_s_M
         self.node_hours_M = self.num_nodes_M * self.held_s_M / HOUR_S
-        self.compute_usd_M = self.node_hours_M * table.usd_per_hour_M
+        usd_per_hour_M = table.usd_per_hour_M.copy()
+        usd_per_hour_M[list(self.expected_usd_per_hour)] = list(self.expected_usd_per_hour.values())
+        self.compute_usd_M = self.node_hours_M * usd_per_hour_M
         self.weighed_usd_M = self.compute_usd_M + self.egress_usd_M
         if weights.usd_per_energy_usd:
             self.weighed_usd_M += weights.usd_per_energy_usd * self.node_hours_M * table.energy_usd_per_hour_M
@@ -240,6 +259,7 @@ class _Costs:
             carbon_g=None if carbon is None else node_hours * carbon,
             extra_usd=float(self.weighed_usd_M[row] - self.compute_usd_M[row] - self.egress_usd_M[row]),
             extra_usd_per_hour=self._weights.extra_usd_per_hour(offer),
+            expected_usd_per_hour=self.expected_usd_per_hour.get(row),
         )
 
     def _data(self) -> tuple[FloatArray, FloatArray]:
@@ -253,10 +273,20 @@ class _Costs:
         return stage_s_M, egress_usd_M
 
 
+def _expected(table: OfferTable, prices: ExpectedPrices, work_s_M: FloatArray) -> dict[int, float]:
+    """Return by row what a node's hour is expected to cost, where that is not its price."""
+    if not prices.knows_any:
+        return {}
+    rows = np.flatnonzero(table.capacity_type.among({CapacityType.SPOT}) & (work_s_M > 0)).tolist()
+    told = ((row, prices.usd_per_hour(table.offers[row], work_s=float(work_s_M[row]))) for row in rows)
+    return {row: usd_per_hour for row, usd_per_hour in told if usd_per_hour is not None}
+
+
 def _pointless_spot_M(table: OfferTable, num_nodes_M: FloatArray) -> BoolArray:
     """Return spot rows whose price is not below the cheapest on-demand price of that shape, region and cloud.
 
-    On-demand capacity that has too few nodes, or no quota, is nothing to take instead.
+    It is the price of the moment: whatever is expected, nobody pays more now for what can be taken away. On-demand
+    capacity that has too few nodes, or no quota, is nothing to take instead.
     """
     place_M, usd_per_hour_M = table.place_M, table.usd_per_hour_M
     is_spot_M = table.capacity_type.among({CapacityType.SPOT})

@@ -24,6 +24,7 @@ _NO_PULL_T = -2.86
 """Critical value of the Dickey-Fuller test with a mean: 5% of prices that wander look as if they came back."""
 
 _MAX_ERRORS = 2000
+_MAX_TICKS_AHEAD = 10_000
 _ROUNDING = 1e-9
 """A price that stays is inside of its band, whatever logs do to its last digits."""
 
@@ -50,7 +51,7 @@ class PriceModel:
     kept_ratio: float
 
     @classmethod
-    def of(cls, usd_per_hour: Sequence[float], *, tick_s: float) -> PriceModel:
+    def of(cls, usd_per_hour: Sequence[float] | FloatArray, *, tick_s: float) -> PriceModel:
         """Fit the pull towards the mean.
 
         Raises:
@@ -74,6 +75,20 @@ class PriceModel:
             low_usd_per_hour=math.exp(middle + below),
             high_usd_per_hour=math.exp(middle + above),
         )
+
+    def mean_usd_per_hour(self, *, over_s: float) -> float:
+        """Return what the price is expected to be on average from the last one on, for ``over_s`` seconds.
+
+        It is the mean over the path of the forecast itself, each price holding for its tick: without a pull, the last
+        price.
+        """
+        last_log_usd = float(self.log_usd_T[-1])
+        num_ticks = over_s / self.tick_s
+        if self.kept_ratio == 1.0 or not num_ticks > 1:
+            return math.exp(last_log_usd)
+        tick_T = np.arange(min(math.ceil(num_ticks), _MAX_TICKS_AHEAD))
+        usd_T = np.exp(self.mean_log_usd + self.kept_ratio**tick_T * (last_log_usd - self.mean_log_usd))
+        return float(np.average(usd_T, weights=np.clip(num_ticks - tick_T, 0.0, 1.0)))
 
     def _ahead(self, log_usd_T: FloatArray, num_ticks: int) -> FloatArray:
         return np.asarray(log_usd_T + (1 - self.kept_ratio**num_ticks) * (self.mean_log_usd - log_usd_T))

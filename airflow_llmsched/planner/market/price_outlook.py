@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
+
 from airflow_llmsched.domain.capacity import Offer, Pool
 from airflow_llmsched.planner.market.price_forecast import PriceForecast, PriceModel
 
@@ -55,15 +57,21 @@ def price_outlook(sightings: Sequence[Sighting], *, after_s: float) -> list[Pool
     ]
 
 
-def _forecast(times: Sequence[tuple[float, Offer]], after_s: float) -> PriceForecast | None:
+def fitted_prices(times: Sequence[tuple[float, float]]) -> PriceModel | None:
+    """Return the model of prices seen at some times (Unix seconds), oldest first; None: there are fewer than two.
+
+    A price holds until the next one was seen.
+    """
     gaps_s = [later - earlier for (earlier, _), (later, _) in pairwise(times)]
     if not gaps_s:
         return None
     first_s, last_s = times[0][0], times[-1][0]
     tick_s = max(median(gaps_s), (last_s - first_s) / MAX_TICKS)
-    prices, at = [], 0
-    for number in range(round((last_s - first_s) / tick_s) + 1):
-        while at + 1 < len(times) and times[at + 1][0] <= first_s + (number + 0.5) * tick_s:
-            at += 1
-        prices.append(times[at][1].usd_per_hour)
-    return PriceModel.of(prices, tick_s=tick_s).forecast(after_s=after_s)
+    until_s_T = first_s + (np.arange(round((last_s - first_s) / tick_s) + 1) + 0.5) * tick_s
+    seen_T = np.searchsorted([at_s for at_s, _ in times], until_s_T, side="right") - 1
+    return PriceModel.of(np.array([usd for _, usd in times])[seen_T], tick_s=tick_s)
+
+
+def _forecast(times: Sequence[tuple[float, Offer]], after_s: float) -> PriceForecast | None:
+    model = fitted_prices([(at_s, offer.usd_per_hour) for at_s, offer in times])
+    return None if model is None else model.forecast(after_s=after_s)

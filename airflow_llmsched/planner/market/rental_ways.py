@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.capacity import Pool, Quote, Requirement
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.forecast import HazardModel
+from airflow_llmsched.planner.market.gang_hazards import of_gang
 from airflow_llmsched.planner.market.modes import Mode, ModeSet, Move, reshaped, seconds_of
 from airflow_llmsched.planner.market.values import SpotTerms
 
@@ -60,7 +62,7 @@ class Way:
 
     @property
     def spot_usd_per_hour(self) -> float:
-        """What the whole gang costs on spot capacity, in the dearest zone; on-demand's price where there is none."""
+        """What the whole gang is expected to cost on spot capacity, in the dearest zone; on-demand's where is none."""
         spot_usd_per_hour = [self.base_usd_per_hour + _gang_usd_per_hour(quote) for quote in self.spot]
         return max(spot_usd_per_hour, default=self.demand_usd_per_hour)
 
@@ -111,6 +113,11 @@ def ways_of(
 def spot_stocks(ways: Sequence[Way]) -> tuple[Stock, ...]:
     """Return all spot capacity of all ways, in the order in which a policy numbers its pools."""
     return tuple(Stock.of(quote) for way in ways for quote in way.spot)
+
+
+def hazards_of(ways: Sequence[Way], hazards: HazardModel, *, correlation: float) -> tuple[HazardModel, ...]:
+    """Return what the pools of each way are like: of all nodes that it seeks there, in a mix of those that it adds."""
+    return tuple(of_gang(hazards, way.demand[0].num_nodes, correlation=correlation) for way in ways)
 
 
 def unit_usd_per_hour(ways: Sequence[Way]) -> float:
@@ -173,4 +180,4 @@ def _at_price(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
 
 
 def _gang_usd_per_hour(quote: Quote) -> float:
-    return quote.num_nodes * (quote.offer.usd_per_hour + quote.extra_usd_per_hour)
+    return quote.num_nodes * (quote.usd_per_hour + quote.extra_usd_per_hour)

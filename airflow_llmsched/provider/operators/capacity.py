@@ -43,6 +43,7 @@ class ProvisionCapacityOperator(RunOperator):
         rework: what one interruption costs in time, all told, e.g. ``20min``.
         max_usd_per_hour: a node may cost this much at most.
         energy: what electricity and carbon count for beside the price: ``{"usd_per_t_co2": 100, "grids": {...}}``.
+        correlation: the share of a spot node's losses that take its whole pool with it: 0 to 1, 0.9 unless given.
         hold: how long a lease lasts without being renewed: at least twice ``[llmsched] handoff_limit``.
         wait: how long to wait for capacity, and for machines to come up, before giving back what came and failing.
         poll_interval_s: seconds between looks.
@@ -77,6 +78,7 @@ class ProvisionCapacityOperator(RunOperator):
         rework: str = "20min",
         max_usd_per_hour: float | str | None = None,
         energy: Mapping[str, Any] | None = None,
+        correlation: float | None = None,
         hold: str = "1h",
         wait: str = "1h",
         poll_interval_s: float = 30.0,
@@ -95,6 +97,7 @@ class ProvisionCapacityOperator(RunOperator):
         self.rework = rework
         self.max_usd_per_hour = max_usd_per_hour
         self.energy = energy
+        self.correlation = correlation
         self.hold = hold
         self.wait = wait
         self.poll_interval_s = poll_interval_s
@@ -242,6 +245,7 @@ class ProvisionCapacityOperator(RunOperator):
             rework=self.rework,
             max_usd_per_hour=self.max_usd_per_hour,
             energy=self.energy,
+            correlation=self.correlation,
             spec=spec,
             scope=scope,
         )

@@ -27,6 +27,23 @@ def test_a_memory_does_not_grow_for_ever_and_forgets_the_oldest() -> None:
     assert memory.sightings[0].at_s == 3.0
 
 
+def test_prices_that_were_seen_are_told_by_pool_in_their_order() -> None:
+    memory = RentalMemory()
+    for at_s, prices in ((1.0, {"a": 2.0, "b": 5.0}), (2.0, {}), (3.0, {"a": 4.0})):
+        memory = memory.seen(Sighting(at_s=at_s, up={}, in_stock=True, usd_per_hour=prices))
+    store = MemoryStore()
+    MemoryFile(store, RUN).write(memory)
+    assert MemoryFile(store, RUN).read().prices == {"a": [(1.0, 2.0), (3.0, 4.0)], "b": [(1.0, 5.0)]}
+
+
+def test_a_memory_from_before_prices_were_remembered_is_still_one() -> None:
+    store = MemoryStore()
+    old = b'{"sightings": [{"at_s": 1.0, "up": {"a": true}, "in_stock": true}], "deadline_s": null, "v": 1}'
+    store.put(f"runs/{RUN}/rental-memory.json", old)
+    memory = MemoryFile(store, RUN).read()
+    assert (len(memory.sightings), memory.prices) == (1, {})
+
+
 @pytest.mark.parametrize("data", [b"{", b"null", b'{"v": 99}'])
 def test_a_memory_that_cannot_be_understood_is_none(data: bytes) -> None:
     store = MemoryStore()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.control import events as ev
+from airflow_llmsched.control.capacity import Holds, Standing
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
@@ -86,6 +87,42 @@ def test_a_reservation_with_too_few_nodes_makes_no_on_demand_capacity_look_free(
     house.write_inventory()
     assert isinstance(house.run(before_look=house.at()), Succeeded)
     assert house.where() == ["lent"]
+
+
+def test_a_spike_that_prices_always_came_back_from_keeps_no_run_from_spot_capacity(tmp_path: Path) -> None:
+    """At 0.99 of the on-demand price spot capacity is worth no interruption; at what it cost before, it is."""
+    pool = "onprem/home/lent/sim/spot"
+    reasons = []
+    for name, prices in (("new", []), ("known", ([0.2] * 7 + [0.99]) * 8 + [0.2] * 7)):
+        (tmp_path / name).mkdir()
+        house = RentedHouse(tmp_path / name, changeover_s=120.0)
+        house.price("lent", 0.99)
+        now_s, memory = house.clock.now_s(), RentalMemory()
+        for number, usd in enumerate(prices):
+            at_s = now_s - (len(prices) - number) * house.terms.tick_s
+            memory = memory.seen(Sighting(at_s=at_s, up={}, in_stock=True, usd_per_hour={pool: usd}))
+        MemoryFile(house.store, RUN).write(memory)
+        held = house.capacity().hold(Standing(left_ratio=1.0))
+        assert isinstance(held, Holds)
+        reasons.append(held.reason)
+        assert MemoryFile(house.store, RUN).read().prices[pool][-1] == (now_s, 0.99)
+    assert reasons[0].startswith("2 on_demand nodes of sim in onprem owned")
+    assert "expected" not in reasons[0]
+    assert reasons[1].startswith("2 spot nodes of sim in onprem lent")
+    assert "a spot node of sim in onprem lent costs $0.99 an hour now, and $0.2" in reasons[1]
+
+
+@pytest.mark.parametrize(("correlation", "expected"), [(1.0, CapacityType.SPOT), (0.9, CapacityType.ON_DEMAND)])
+def test_a_large_gang_takes_spot_capacity_only_where_its_pool_is_lost_as_one(
+    tmp_path: Path, correlation: float, expected: CapacityType
+) -> None:
+    need = replace(need_of(64, pace=320.0), shared_loss_ratio=correlation)
+    pools = [quick_pool(num_free=64), spot_pool(num_free=64, usd_per_hour=24.0)]
+    house = CloudHouse(tmp_path, *pools, need=need, changeover_s=600.0, slack_s=0.0)
+    house.terms = replace(house.terms, deadline_s=house.clock.now_s() + 24_000.0)
+    house.capacity().hold(Standing(left_ratio=1.0))
+    (rental,) = house.book().rentals()
+    assert (rental.intent.num_nodes, rental.intent.offer.pool.capacity_type) == (64, expected)
 
 
 # Moves of other kinds: one cloud, two regions, shapes and sizes
@@ -369,7 +406,7 @@ def test_a_region_that_did_not_answer_was_as_it_had_been(tmp_path: Path) -> None
         (4.0, {names[0]: True}, ()),
     ):
         memory = memory.seen(Sighting(at_s=at_s, up=up, in_stock=True, unseen=unseen))
-    ways = ways_of(house.survey().market.quotes, house.terms.need)
+    ways = ways_of(house.survey({}, 1.0).market.quotes, house.terms.need)
     modes = mode_set(ways, time_s=4000.0, work_ratio=1.0, changeover_s=40.0)
     _recall(Recorder(HAZARDS, modes=modes), memory, names, modes, deadline_s=100.0)
     assert seen == [[True, True], [False, True], [True, True], [True, False]]

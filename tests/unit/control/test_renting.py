@@ -315,10 +315,10 @@ def crash_house() -> LeaseHouse:
 NUM_PASSAGES = len(undergo(crash_house(), Ordeal(fatal=(), is_taken_up=False, num_nodes=3)))
 
 
-def test_each_node_of_a_lease_has_its_offers_price_and_its_share_of_interruptions(house: LeaseHouse) -> None:
+def test_each_node_of_a_lease_has_its_offers_price_and_interruptions(house: LeaseHouse) -> None:
     told = replace(offers(house)[0], usd_per_hour=3.0, loss_per_hour=0.5)
     lease = house.renter().rent(house.wanted([told], num_nodes=2))
-    assert house.renter().terms_of(lease) == NodeTerms(usd_per_hour=3.0, failures_per_hour=0.25)
+    assert house.renter().terms_of(lease) == NodeTerms(usd_per_hour=3.0, failures_per_hour=0.5)
     house.renter().release()
     assert house.renter().terms_of(lease) == NodeTerms()
 

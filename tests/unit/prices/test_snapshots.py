@@ -65,6 +65,38 @@ def test_a_history_is_the_newest_snapshots_in_their_order(store: MemoryStore) ->
     assert SnapshotPrices(MemoryStore()).history(now_s=NOW_S, limit=2) == ()
 
 
+def test_what_of_a_history_cannot_be_read_is_told_and_hides_nothing_else(store: MemoryStore) -> None:
+    for hour in (1, 2, 3):
+        kept(store, offer_of(float(hour)), at_s=NOW_S + hour * HOUR_S)
+    store.put(snapshot_key(NOW_S + 2 * HOUR_S), b"{")
+    source = SnapshotPrices(store)
+    read, problems = source.readable(now_s=NOW_S + 4 * HOUR_S, limit=9, max_bytes=10**6)
+    assert [each.offers[0].usd_per_hour for each in read] == [1.0, 3.0]
+    (problem,) = problems
+    assert snapshot_key(NOW_S + 2 * HOUR_S) in problem
+    assert source.readable(now_s=NOW_S + 4 * HOUR_S, limit=1, max_bytes=10**6)[0] == read[1:]
+    assert source.readable(now_s=NOW_S + 4 * HOUR_S, limit=9, max_bytes=300) == (read[1:], [problem])
+    assert source.readable(now_s=NOW_S + 4 * HOUR_S, limit=9, max_bytes=0) == ((), [])
+
+
+@pytest.mark.parametrize("broken", ["list", "get"])
+def test_a_history_in_a_store_that_fails_is_none(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    kept(store, FULL, at_s=NOW_S)
+    kept(store, FULL, at_s=NOW_S + HOUR_S)
+    asked = []
+
+    def fails(key: str) -> Any:
+        asked.append(key)
+        raise StoreError("no network")
+
+    monkeypatch.setattr(store, broken, fails)
+    found = SnapshotPrices(store).readable(now_s=NOW_S + 2 * HOUR_S, limit=9, max_bytes=10**6)
+    assert found == ((), ["no network"])
+    assert len(asked) == 1
+
+
 def test_what_was_written_is_read_back_to_the_last_bit() -> None:
     assert decode_snapshot(encode_snapshot(SNAPSHOT), where="x") == SNAPSHOT
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_llmsched import codec
+from airflow_llmsched.domain.capacity import DEFAULT_CORRELATION
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.provider.gang_run import GangSettings
@@ -51,6 +52,18 @@ def test_carbon_counts_for_a_policy_as_it_does_for_a_single_rental(gang, demo_sp
     assert set(told.grids) == {"aws/us-east-1"}
     settings = policy_settings({**TOLD, "energy": energy}, gang, demo_spec, purpose="x", tick_s=600.0)
     assert codec.from_plain(PolicySettings, codec.to_plain(settings)) == settings
+
+
+def test_how_much_of_what_is_lost_strikes_a_whole_pool_may_be_told(gang, demo_spec, state_root):
+    def correlation(**told):
+        settings = policy_settings({**TOLD, **told}, gang, demo_spec, purpose="x", tick_s=600.0)
+        return settings.rental.request.need.shared_loss_ratio
+
+    assert correlation() == DEFAULT_CORRELATION
+    assert [correlation(correlation=value) for value in (0, 0.4, 1)] == [0.0, 0.4, 1.0]
+    for wrong in (-0.1, 1.01, "0.9", True, float("nan")):
+        with pytest.raises(SpecError, match="correlation"):
+            correlation(correlation=wrong)
 
 
 def test_traces_of_ones_own_are_named_by_a_file_that_can_be_fitted(gang, demo_spec, state_root, tmp_path):

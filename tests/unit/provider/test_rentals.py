@@ -99,6 +99,24 @@ def test_a_budget_denies_what_would_pass_it_by_the_end_of_the_run(settings, sim_
         assert try_to_rent(settings).lease.pool.capacity_type == capacity_type
 
 
+def test_a_budget_goes_by_the_price_that_is_expected_and_not_by_a_spike(settings, sim_cloud):
+    """Two nodes for 48 h: $1,440 at the $15 of the moment, some $560 at what such spikes came down to in an hour."""
+    for pool, usd_per_hour in zip(sim_cloud.pools, (40.0, 15.0), strict=True):
+        pool.offer = replace(pool.offer, usd_per_hour=usd_per_hour)
+    need = Requirement(by_shape={"sim.8x": ShapeNeed(num_nodes=2, work_s=48 * 3600.0)})
+    settings = replace(settings, request=replace(REQUEST, need=need, max_usd=900.0, num_tokens=7_200))
+    with pytest.raises(RelaxError, match=r"at \$30\.00 an hour"):
+        try_to_rent(settings)
+    now_s, store = time.time(), open_store(settings.scope.state_root)
+    for hour in range(1, 60):
+        seen = replace(sim_cloud.pools[1].offer, usd_per_hour=15.0 if hour % 8 == 0 else 5.0)
+        snapshot = MarketSnapshot(taken_at_s=now_s - hour * 3600.0, offers=(seen,))
+        store.put(snapshot_key(snapshot.taken_at_s), encode_snapshot(snapshot))
+    lease = try_to_rent(settings).lease
+    assert lease.pool.capacity_type == "spot"
+    assert open_renter(settings.scope).spend().usd_per_hour == 30.0  # what is booked is what is paid
+
+
 def test_a_budget_for_the_cheapest_never_pays_for_a_dearer_one(settings, sim_cloud):
     settings = replace(settings, request=replace(REQUEST, max_usd=30.0, num_tokens=7_200))
     acquire = sim_cloud.cloud.acquire

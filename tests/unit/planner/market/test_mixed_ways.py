@@ -7,7 +7,8 @@ import pytest
 from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityType
 from airflow_llmsched.planner.market.mixed_ways import is_made_of, with_mixes
-from airflow_llmsched.planner.market.rental_ways import Stock, Way, mode_set, spot_stocks, ways_of
+from airflow_llmsched.planner.market.rental_ways import Stock, Way, hazards_of, mode_set, spot_stocks, ways_of
+from tests.support.pools import model_of
 
 HOUR_S = 3600.0
 WORK_S = {2: 20 * HOUR_S, 3: 14 * HOUR_S, 4: 11 * HOUR_S}
@@ -51,6 +52,16 @@ def test_a_mix_keeps_a_smaller_size_on_demand_and_adds_the_rest_as_spot() -> Non
     assert mix.work_s == WORK_S[4]
     assert (mix.base_usd_per_hour, mix.spot_usd_per_hour, mix.demand_usd_per_hour) == (20.0, 26.0, 40.0)
     assert mix.describe() == "2 kept on demand + 2 nodes of p5 in sim east"
+
+
+def test_a_mix_fears_for_the_nodes_that_it_adds_and_for_no_others() -> None:
+    (mix,) = mix_of(*quotes_of(3, 4), *spots_of(3, 4))
+    assert (mix.base_usd_per_hour, mix.spot[0].num_nodes) == (30.0, 1)
+    alone = model_of(loss_per_hour=0.5, return_per_hour=1.0)
+    assert hazards_of([mix], alone, correlation=0.5) == (alone,)
+    (pair,) = hazards_of(mix_of(*quotes_of(2, 4), *spots_of(2, 4)), alone, correlation=0.5)
+    assert pair.num_nodes == 2
+    assert pair.loss_per_s_KF == pytest.approx(1.5 * alone.loss_per_s_KF)
 
 
 def test_of_several_mixes_the_cheapest_to_the_end_is_weighed_and_the_one_that_is_held() -> None:

@@ -11,16 +11,31 @@ from hypothesis import strategies as st
 from airflow_llmsched.domain.capacity import DataAt, Offer, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.market.offers import NO_WEIGHTS, QUOTE_LIFE_S, OfferTable, Ranking, Weights, rank
+from airflow_llmsched.planner.market.expected_prices import ExpectedPrices
+from airflow_llmsched.planner.market.offers import (
+    NO_HISTORY,
+    NO_WEIGHTS,
+    QUOTE_LIFE_S,
+    OfferTable,
+    Ranking,
+    Weights,
+    rank,
+)
 from airflow_llmsched.units import GB, HOUR_S, TB
 from tests.support.market import NOW_S, ON_DEMAND, RESERVED, SPOT, many_offers, offer_of
 
 TWENTY_HOURS = ShapeNeed(num_nodes=1, work_s=20 * HOUR_S)
 
 
-def ranked(*offers: Offer, limit: int = 20, weights: Weights = NO_WEIGHTS, **need: Any) -> Ranking:
+def ranked(
+    *offers: Offer,
+    limit: int = 20,
+    weights: Weights = NO_WEIGHTS,
+    prices: ExpectedPrices = NO_HISTORY,
+    **need: Any,
+) -> Ranking:
     requirement = Requirement(**{"by_shape": {"p5": TWENTY_HOURS}, **need})
-    return rank(OfferTable.of(offers), requirement, now_s=NOW_S, limit=limit, weights=weights)
+    return rank(OfferTable.of(offers), requirement, now_s=NOW_S, limit=limit, weights=weights, prices=prices)
 
 
 def test_cheapest_to_the_end_comes_first() -> None:
@@ -186,6 +201,43 @@ def test_interruptions_cost_time_and_with_it_money() -> None:
     ranking = ranked(restless, calm, rework_s=0.5 * HOUR_S)
     assert [quote.offer.pool.zone for quote in ranking.quotes] == ["b", "a"]
     assert ranking.quotes[1].finish_at_s - NOW_S == pytest.approx(30 * HOUR_S + 300)
+
+
+def test_a_gang_is_charged_for_the_interruptions_of_all_its_nodes() -> None:
+    """Half an hour is lost 0.1 times an hour with one node, and 0.1 x (0.9 + 0.1 x 64) = 0.73 times with 64."""
+    pool = [offer_of(1.0, SPOT, zone="a", loss_per_hour=0.1), offer_of(1.2, zone="b")]
+    need = {"rework_s": 0.5 * HOUR_S, "shared_loss_ratio": 0.9}
+    one, many = (
+        ranked(*pool, by_shape={"p5": ShapeNeed(num_nodes=num_nodes, work_s=20 * HOUR_S)}, **need)
+        for num_nodes in (1, 64)
+    )
+    assert [quote.offer.pool.zone for quote in one.quotes] == ["a", "b"]
+    assert [quote.offer.pool.zone for quote in many.quotes] == ["b", "a"]
+    held_s = [quote.finish_at_s - NOW_S - 300.0 for quote in (one.quotes[0], many.quotes[1])]
+    assert held_s == pytest.approx([21.0 * HOUR_S, 27.3 * HOUR_S])
+    as_one = ranked(
+        *pool, by_shape={"p5": ShapeNeed(num_nodes=64, work_s=20 * HOUR_S)}, **{**need, "shared_loss_ratio": 1.0}
+    )
+    assert [quote.offer.pool.zone for quote in as_one.quotes] == ["a", "b"]
+
+
+def test_spot_capacity_is_charged_at_the_price_that_is_expected_while_it_is_held() -> None:
+    """One zone's price has just trebled, as it did before, always for an hour; another's stays half as high again."""
+    spiky, steady, demand = offer_of(6.0, SPOT, zone="a"), offer_of(3.0, SPOT, zone="b"), offer_of(9.0, zone="c")
+    seen = {
+        spiky.pool.name: [(NOW_S - hour * HOUR_S, 6.0 if hour % 8 == 0 else 2.0) for hour in range(1, 60)],
+        steady.pool.name: [(NOW_S - hour * HOUR_S, 3.0) for hour in range(1, 60)],
+    }
+    assert [quote.offer.pool.zone for quote in ranked(spiky, steady, demand).quotes] == ["b", "a", "c"]
+    foreseen = ranked(spiky, steady, demand, prices=ExpectedPrices(seen, now_s=NOW_S))
+    assert [quote.offer.pool.zone for quote in foreseen.quotes] == ["a", "b", "c"]
+    first, second, _ = foreseen.quotes
+    assert first.offer.usd_per_hour == 6.0
+    assert first.compute_usd == pytest.approx(first.usd_per_hour * (20 + 300 / HOUR_S))
+    assert 2.0 < first.usd_per_hour < 3.0
+    assert (second.expected_usd_per_hour, second.usd_per_hour) == (None, 3.0)
+    dearer = ranked(spiky, steady, offer_of(5.0, zone="c"), prices=ExpectedPrices(seen, now_s=NOW_S))
+    assert dearer.rejections == {"of spot capacity that costs no less than on-demand there": 1}
 
 
 def test_reservation_counts_only_within_its_own_time() -> None:

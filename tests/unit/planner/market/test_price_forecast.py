@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,6 +102,16 @@ def test_few_prices_say_the_last_one_and_all_that_was_seen() -> None:
 def test_price_that_never_moved_is_foretold_to_stay() -> None:
     said = PriceModel.of([3.0] * 50, tick_s=HOUR_S).forecast(after_s=10 * HOUR_S)
     assert (said.low_usd_per_hour, said.usd_per_hour, said.high_usd_per_hour) == pytest.approx((3.0, 3.0, 3.0))
+
+
+def test_mean_price_is_that_of_the_forecasts_path() -> None:
+    """Half of the distance is left after each hour, in logs: 8, 4, and half an hour of 2 sqrt 2 dollars, from 2 on."""
+    model = PriceModel(tick_s=HOUR_S, log_usd_T=np.log([2.0, 8.0]), mean_log_usd=math.log(2.0), kept_ratio=0.5)
+    assert model.mean_usd_per_hour(over_s=2.5 * HOUR_S) == pytest.approx((8.0 + 4.0 + 0.5 * 2 * math.sqrt(2)) / 2.5)
+    assert model.mean_usd_per_hour(over_s=0.5 * HOUR_S) == pytest.approx(8.0)
+    assert model.mean_usd_per_hour(over_s=1e9) == pytest.approx(2.0, rel=1e-3)
+    wandering = PriceModel(tick_s=HOUR_S, log_usd_T=np.log([2.0, 2.5]), mean_log_usd=math.log(2.2), kept_ratio=1.0)
+    assert wandering.mean_usd_per_hour(over_s=9 * HOUR_S) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("prices", [[], [1.0, 0.0], [1.0, float("nan")], [-1.0]])

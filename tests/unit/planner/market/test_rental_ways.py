@@ -2,11 +2,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from airflow_llmsched.domain.capacity import Offer, Pool, Quote, Requirement, ShapeNeed
+from airflow_llmsched.domain.capacity import DEFAULT_CORRELATION, Offer, Pool, Quote, Requirement, ShapeNeed
 from airflow_llmsched.domain.workload import CapacityType
-from airflow_llmsched.planner.market.rental_ways import Stock, mode_set, spot_stocks, unit_usd_per_hour, ways_of
+from airflow_llmsched.planner.market.prior import default_hazards
+from airflow_llmsched.planner.market.rental import Holding, RentalView
+from airflow_llmsched.planner.market.rental_ways import (
+    Stock,
+    hazards_of,
+    mode_set,
+    spot_stocks,
+    unit_usd_per_hour,
+    ways_of,
+)
+from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 
 HOUR_S = 3600.0
 NEED = Requirement(
@@ -123,3 +134,49 @@ def test_costs_are_counted_against_the_first_way_that_costs_something() -> None:
     modes = mode_set(ways, time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=600.0).modes
     assert [mode.terms.demand_ratio for mode in modes] == pytest.approx([0.0, 1.0], abs=1e-5)
     assert unit_usd_per_hour(ways[:1]) > 0.0
+
+
+def test_spot_capacity_counts_at_the_price_that_is_expected() -> None:
+    zones = [replace(spot(zone="a", usd=9.0), expected_usd_per_hour=2.5), spot(zone="b", usd=3.0)]
+    (way,) = ways_of([quote(), *zones], NEED)
+    assert way.spot_usd_per_hour == 2 * 3.0
+    (mode,) = mode_set([way], time_s=30 * HOUR_S, work_ratio=1.0, changeover_s=600.0).modes
+    assert mode.terms.spot_ratio == pytest.approx(0.3)
+
+
+def test_each_ways_hazards_are_of_its_own_count_of_nodes() -> None:
+    ways = ways_of([quote(), spot(), quote("p5", num_nodes=1, usd=30.0)], NEED)
+    alone = default_hazards()
+    single, pair = hazards_of(ways, alone, correlation=0.9)
+    assert pair.loss_per_s_KF == pytest.approx(1.1 * alone.loss_per_s_KF)
+    assert single is alone
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "correlation", "expected"),
+    [
+        (1, DEFAULT_CORRELATION, Holding.SPOT),
+        (64, DEFAULT_CORRELATION, Holding.NOTHING),  # lost seven times as often: it waits until it has lasted
+        (64, 1.0, Holding.SPOT),  # if it all came and went together
+        (4096, DEFAULT_CORRELATION, Holding.ON_DEMAND),  # nothing will ever last
+    ],
+)
+def test_what_a_single_node_takes_from_a_pool_a_gang_leaves(
+    num_nodes: int, correlation: float, expected: Holding
+) -> None:
+    need = Requirement(by_shape={"p4": ShapeNeed(num_nodes=num_nodes, work_s=20 * HOUR_S)})
+    quotes = [replace(each, num_nodes=num_nodes) for each in (quote(), spot(usd=6.0))]
+    ways = ways_of(quotes, need)
+    modes = mode_set(ways, time_s=22 * HOUR_S, work_ratio=1.0, changeover_s=1200.0)
+    policy = SpotPolicy(hazards_of(ways, default_hazards(), correlation=correlation), modes=modes)
+    policy.begin(modes.modes[0].terms, num_runs=1, num_pools=1)
+    view = RentalView(
+        left_s=22 * HOUR_S,
+        tick_s=600.0,
+        work_s_N=np.array([20 * HOUR_S]),
+        overhead_s_N=np.zeros(1),
+        holding_N=np.array([int(Holding.NOTHING)]),
+        pool_N=np.zeros(1, dtype=np.int64),
+        up_ZN=np.ones((1, 1), dtype=np.bool_),
+    )
+    assert Holding(int(policy.choose(view).holding_N[0])) is expected
