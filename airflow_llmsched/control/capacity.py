@@ -14,7 +14,8 @@ class Standing:
 
     ``pace_ratio`` is how much longer a step took than was thought when that was last seen, and ``step_s`` what a step
     of the gang takes now; None: it has not shown it. ``cause`` is why it is asked now; empty: the run has no gang.
-    ``nodes`` are those that the gang is on, as its engine calls them.
+    ``nodes`` are those that the gang is on, as its engine calls them. ``saved_in`` is the storage that its newest
+    checkpoint lies in: ``cloud/region`` for a region's own, empty for what everybody sees, or without a checkpoint.
     """
 
     left_ratio: float
@@ -22,6 +23,7 @@ class Standing:
     step_s: float | None = None
     cause: str = ""
     nodes: frozenset[NodeId] = frozenset()
+    saved_in: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,7 +259,9 @@ class Effects:
         newest = seen[0].checkpoint if seen else command.newest
         step = 0 if newest is None else newest.step
         left_ratio = max(0.0, 1.0 - step / self._context.num_steps)
-        answer = self._capacity.hold(Standing(left_ratio=left_ratio, pace_ratio=command.pace_ratio))
+        saved_in = self._places.storage_of(newest)
+        standing = Standing(left_ratio=left_ratio, pace_ratio=command.pace_ratio, saved_in=saved_in)
+        answer = self._capacity.hold(standing)
         if isinstance(answer, Holds):
             return None
         again_at_s = answer.again_at_s if isinstance(answer, Waits) else None
@@ -267,8 +269,14 @@ class Effects:
 
     def _review(self, command: cmd.Review) -> tuple[ev.AnyEvent, ...]:
         seen = self._newest_checkpoint(command.line)
-        durable_step = seen[0].checkpoint.step if seen else 0
-        return (*seen, self._reviewer.review(command, durable_step=durable_step, now_s=self._clock.now_s()))
+        newest = seen[0].checkpoint if seen else None
+        reviewed = self._reviewer.review(
+            command,
+            durable_step=0 if newest is None else newest.step,
+            now_s=self._clock.now_s(),
+            saved_in=self._places.storage_of(newest),
+        )
+        return (*seen, reviewed)
 
     def _choose_checkpoint(self, command: cmd.ChooseCheckpoint) -> tuple[ev.AnyEvent, ...]:
         required = self._context.workload.checkpoint.require_resume

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from airflow_llmsched.domain.checkpoint import CheckpointRef
 from airflow_llmsched.domain.fleet import cluster_of
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.plan import Plan
@@ -67,6 +68,11 @@ class CheckpointPlaces:
     def holding(self, path: str) -> CheckpointPlace | None:
         """Return the place that ``path`` lies in, as control sees it."""
         return next((place for place in self._all if is_below(path, place.root)), None)
+
+    def storage_of(self, checkpoint: CheckpointRef | None) -> str:
+        """Return the name of the storage that a checkpoint lies in; empty: none of its own, or there is none."""
+        place = None if checkpoint is None else self.holding(checkpoint.path)
+        return "" if place is None else place.storage
 
 
 def region_name(cloud: str, region: str) -> str:

@@ -85,6 +85,8 @@ class RentalDriver:
         clock: tells the time.
         denies: see ``Denies``.
         states_lateness: see ``StatesLateness``.
+        home: the cloud and region in which its newest checkpoint lies, from where ways are counted while nothing is
+            held; None: in none of its own, so that all ways are as far.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class RentalDriver:
         clock: Clock,
         denies: Denies = lambda _way, _quote: "",
         states_lateness: StatesLateness = lambda _view: 0.0,
+        home: tuple[str, str] | None = None,
     ) -> None:
         self._renter = renter
         self._policy = policy
@@ -111,6 +114,7 @@ class RentalDriver:
         self._clock = clock
         self._denies = denies
         self._states_lateness = states_lateness
+        self._home = next((number for number, way in enumerate(ways) if way.base is None and way.place == home), 0)
         policy.begin(terms, num_runs=1, num_pools=len(self._spot))
 
     def tick(self, *, work_s: float, overhead_s: float, tick_s: float) -> Held:
@@ -258,7 +262,7 @@ class RentalDriver:
         What a mix keeps, alone, is that smaller way on demand where it is among the ways.
         """
         if held.main is None:
-            return Holding.NOTHING, 0, 0
+            return Holding.NOTHING, self._home, 0
         stocks = [part.stock for part in held.all]
         for number, way in enumerate(self._ways):
             is_mix = way.base is not None
@@ -272,7 +276,7 @@ class RentalDriver:
         for number, way in enumerate(self._ways):
             if way.base is not None and stocks[0] in [Stock.of(quote) for quote in way.base.demand]:
                 return Holding.NOTHING, number, 0
-        return Holding.NOTHING, 0, 0
+        return Holding.NOTHING, self._home, 0
 
     def _chosen(self, choice: RentalChoice, view: RentalView, held: Parts) -> _Choice:
         holding, number = Holding(int(choice.holding_N[0])), 0 if choice.mode_N is None else int(choice.mode_N[0])

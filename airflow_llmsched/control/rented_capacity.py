@@ -22,6 +22,7 @@ from airflow_llmsched.domain.capacity import Pool, Quote, Requirement
 from airflow_llmsched.domain.lease import LeaseState
 from airflow_llmsched.errors import CapacityError, QuotaError, RelaxError
 from airflow_llmsched.planner.market import budget
+from airflow_llmsched.planner.market.checkpoint_way import SavedState, brought
 from airflow_llmsched.planner.market.expected_prices import PricesSeen, told_prices
 from airflow_llmsched.planner.market.forecast import HazardModel
 from airflow_llmsched.planner.market.mixed_ways import with_mixes
@@ -62,7 +63,8 @@ class RentalTerms:
     The policy is asked every ``tick_s``, and ``slack_s`` later at most. ``changeover_s`` is from leaving to training at
     full pace elsewhere, paid and without progress. What is on its way is waited for for ``patience_s``. ``stock`` says
     how on-demand capacity runs out and comes back, ``max_late_ratio`` how often that may make such a run late.
-    ``weights`` are those by which the surveyed quotes were compared.
+    ``weights`` are those by which the surveyed quotes were compared. ``checkpoint`` is what is brought along where a
+    region has a storage of its own; None: nothing is, or nobody knows how large it is.
     """
 
     need: Requirement
@@ -77,6 +79,7 @@ class RentalTerms:
     stock: StockModel = ALWAYS
     max_late_ratio: float = 0.001
     weights: Weights = NO_WEIGHTS
+    checkpoint: SavedState | None = None
 
 
 class RentedCapacity:
@@ -178,7 +181,8 @@ class RentedCapacity:
         if survey.market.asks:
             log.warning("something cheaper could be bought: %s", survey.market.asks)
         stocks = [part.stock for part in held.all]
-        quotes = [*survey.market.quotes, *self._held_quotes(held, survey.market.quotes)]
+        listed = brought(survey.market.quotes, saved=self._terms.checkpoint, region=standing.saved_in)
+        quotes = [*listed, *self._held_quotes(held, survey.market.quotes)]
         ways = ways_of(quotes, self._terms.need, held=stocks[0] if stocks else None)
         if not ways:
             raise CapacityError(f"there is no on-demand capacity to fall back on: {survey.market.explain()}")
@@ -213,6 +217,7 @@ class RentedCapacity:
             clock=self._clock,
             denies=lambda way, quote: self._denial(way, quote, standing, held),
             states_lateness=lambda view: float(policy.promised_miss_N(view)[0]),
+            home=_place(standing.saved_in),
         )
         pools = spot_stocks(ways)
         _recall(policy, memory, [_name(stock) for stock in pools], modes, deadline_s=deadline_s)
@@ -359,6 +364,12 @@ def _recall(policy: SpotPolicy, memory: RentalMemory, names: list[str], modes: M
                 in_stock_N=np.array([sighting.in_stock]),
             )
         )
+
+
+def _place(storage: str) -> tuple[str, str] | None:
+    """Return the cloud and region whose storage it is; None: it is no region's own."""
+    cloud, is_region, region = storage.partition("/")
+    return (cloud, region) if is_region else None
 
 
 def _late(held: Held) -> str:

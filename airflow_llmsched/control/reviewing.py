@@ -23,8 +23,12 @@ class Reviewer:
     context: RunContext
     capacity: CapacityChooser | None
 
-    def review(self, command: cmd.Review, *, durable_step: int, now_s: float) -> ev.Reviewed | ev.DeadlineReached:
+    def review(
+        self, command: cmd.Review, *, durable_step: int, now_s: float, saved_in: str = ""
+    ) -> ev.Reviewed | ev.DeadlineReached:
         """Return what is to become of the gang. ``durable_step`` is that of the newest checkpoint.
+
+        ``saved_in`` is the storage that this lies in, as in ``Standing``.
 
         Raises ``TransientError``, ``LeftoverError``.
         """
@@ -33,7 +37,7 @@ class Reviewer:
             return ev.DeadlineReached(
                 at_s=now_s, last_step=command.last_step, cause=ev.DeadlineCause.PROJECTION, words=verdict.words
             )
-        choice = self._choose(command, durable_step=durable_step, now_s=now_s)
+        choice = self._choose(command, durable_step=durable_step, saved_in=saved_in, now_s=now_s)
         return ev.Reviewed(
             at_s=now_s,
             key=command.key,
@@ -46,7 +50,7 @@ class Reviewer:
             asks=verdict.words if isinstance(verdict, budget.Ask) else "",
         )
 
-    def _choose(self, command: cmd.Review, *, durable_step: int, now_s: float) -> Stays | Moves:
+    def _choose(self, command: cmd.Review, *, durable_step: int, saved_in: str, now_s: float) -> Stays | Moves:
         every_s = self.context.review_every_s or HOUR_S
         if self.capacity is None or self.context.num_steps is None:
             return Stays(reason="", again_at_s=now_s + every_s, pace_ratio=command.pace_ratio)
@@ -58,6 +62,7 @@ class Reviewer:
                 step_s=_step_s(command, now_s=now_s),
                 cause=command.cause,
                 nodes=frozenset(command.nodes),
+                saved_in=saved_in,
             )
         )
 

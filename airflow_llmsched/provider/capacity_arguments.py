@@ -94,6 +94,20 @@ def safe_hold_s(hold: str) -> float:
     return hold_s
 
 
+def number(value: Any, *, path: str) -> float:
+    """Return a number that is 0 or more. Raises ``SpecError`` naming ``path``."""
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise SpecError(path=path, value=value, hint="must be a number, 0 or more")
+    return float(value)
+
+
+def speed(gb_per_s: Any, *, path: str) -> float:
+    """Return gigabytes in a second as bytes. Raises ``SpecError`` naming ``path``."""
+    if not number(gb_per_s, path=path):
+        raise SpecError(path=path, value=gb_per_s, hint="must be above 0, or the data never arrives")
+    return float(gb_per_s) * GB
+
+
 def _num_tokens(spec: WorkloadSpec) -> int:
     """Return how many tokens the run trains on, at the first batch's size where the spec tells steps only."""
     return spec.budget.num_tokens or spec.num_steps * spec.batch[0].tokens_per_step
@@ -136,15 +150,9 @@ def _data_at(index: int, told: Mapping[str, Any]) -> DataAt:
         cloud=str(told["cloud"]),
         region=str(told["region"]),
         num_bytes=parsed(parse_bytes, told.get("size"), path=f"{path}.size"),
-        egress_usd_per_byte=_number(told.get("egress_usd_per_gb", 0.0), path=f"{path}.egress_usd_per_gb") / GB,
-        bytes_per_s=_speed(told.get("gb_per_s", 1.0), path=f"{path}.gb_per_s"),
+        egress_usd_per_byte=number(told.get("egress_usd_per_gb", 0.0), path=f"{path}.egress_usd_per_gb") / GB,
+        bytes_per_s=speed(told.get("gb_per_s", 1.0), path=f"{path}.gb_per_s"),
     )
-
-
-def _speed(gb_per_s: Any, *, path: str) -> float:
-    if not _number(gb_per_s, path=path):
-        raise SpecError(path=path, value=gb_per_s, hint="must be above 0, or the data never arrives")
-    return float(gb_per_s) * GB
 
 
 def _wish(clouds: Mapping[str, Any], wishes: Mapping[str, Sequence[str]], allowed: CapacityWish) -> CapacityWish:
@@ -176,9 +184,3 @@ def _known_types(names: Sequence[str]) -> Sequence[str]:
             hint = f"must be among {', '.join(CapacityType)}"
             raise SpecError(path="capacity_types", value=name, hint=hint)
     return names
-
-
-def _number(value: Any, *, path: str) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise SpecError(path=path, value=value, hint="must be a number, 0 or more")
-    return float(value)

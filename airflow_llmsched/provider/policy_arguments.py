@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.market.checkpoint_way import COPY_BYTES_PER_S, SavedState, checkpoint_bytes
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
-from airflow_llmsched.provider.capacity_arguments import WISHES, capacity_request, duration_s, safe_hold_s
+from airflow_llmsched.planner.perf.job import job_of
+from airflow_llmsched.provider.capacity_arguments import (
+    WISHES,
+    capacity_request,
+    duration_s,
+    number,
+    safe_hold_s,
+    speed,
+)
 from airflow_llmsched.provider.own_hazards import fitted_hazards
 from airflow_llmsched.provider.rental_policy import PolicySettings
 from airflow_llmsched.provider.rentals import RentalSettings
-from airflow_llmsched.provider.shape_arguments import only
+from airflow_llmsched.provider.shape_arguments import only, parsed
+from airflow_llmsched.specs.quantities import parse_bytes
 from airflow_llmsched.units import HOUR_S
 
 if TYPE_CHECKING:
@@ -29,12 +39,14 @@ KNOWN = (
     "wait",
     "changeover",
     "storages",
+    "checkpoint",
     "stock",
     "energy",
     "correlation",
     "traces",
 )
 STOCK = ("lasts", "out", "max_late")
+CHECKPOINT = ("size", "egress_usd_per_gb", "gb_per_s")
 
 _MAX_LATE_RATIO = 0.001
 
@@ -86,6 +98,7 @@ def policy_settings(
         max_late_ratio=max_late_ratio,
         traces=_traces(told.get("traces")),
         storages=_storages(told.get("storages") or {}, clouds=told.get("clouds") or {}),
+        checkpoint=_checkpoint(told.get("checkpoint") or {}, spec) if told.get("storages") else None,
     )
 
 
@@ -124,6 +137,27 @@ def _traces(told: Any) -> str:
         raise SpecError(path="capacity.traces", value=told, hint=hint)
     fitted_hazards(told)
     return told
+
+
+def _checkpoint(told: Any, spec: WorkloadSpec) -> SavedState | None:
+    """Return what is copied between storages, as large as told or as planned; None: neither. Raises ``SpecError``."""
+    path = "capacity.checkpoint"
+    if not isinstance(told, Mapping):
+        raise SpecError(path=path, value=told, hint=f"must say at most {', '.join(CHECKPOINT)}")
+    only(told, CHECKPOINT, path=path)
+    job = job_of(spec)
+    if "size" in told:
+        num_bytes = parsed(parse_bytes, told["size"], path=f"{path}.size")
+    elif job is not None:
+        num_bytes = checkpoint_bytes(job)
+    else:
+        return None
+    usd_per_gb = told.get("egress_usd_per_gb")
+    return SavedState(
+        num_bytes=num_bytes,
+        bytes_per_s=speed(told["gb_per_s"], path=f"{path}.gb_per_s") if "gb_per_s" in told else COPY_BYTES_PER_S,
+        egress_usd_per_gb=None if usd_per_gb is None else number(usd_per_gb, path=f"{path}.egress_usd_per_gb"),
+    )
 
 
 def _storages(told: Any, *, clouds: Mapping[str, Any]) -> dict[str, str]:

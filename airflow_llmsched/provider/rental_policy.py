@@ -10,6 +10,7 @@ from airflow_llmsched.control.market import Survey, survey_market
 from airflow_llmsched.control.rental_memory import MemoryFile
 from airflow_llmsched.control.rented_capacity import RentalTerms, RentedCapacity
 from airflow_llmsched.control.renting import CloudChoice, Renter, Wanted
+from airflow_llmsched.planner.market.checkpoint_way import SavedState
 from airflow_llmsched.planner.market.expected_prices import ExpectedPrices, PricesSeen
 from airflow_llmsched.planner.market.prior import default_hazards
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
@@ -26,6 +27,7 @@ class PolicySettings:
     ``tick_s`` is how often the policy is asked, ``slack_s`` how much later it may come to that; the others are as in
     ``control.rented_capacity.RentalTerms``. ``storages`` are folders of checkpoints by ``cloud/region``,
     ``traces`` a file of availability that hazards are fitted to; empty: those that come with the package.
+    ``checkpoint`` is what is copied from one storage to another; None: nothing, or nobody knows how much.
     """
 
     rental: RentalSettings
@@ -37,6 +39,7 @@ class PolicySettings:
     max_late_ratio: float = 0.001
     storages: Mapping[str, str] = field(default_factory=dict)
     traces: str = ""
+    checkpoint: SavedState | None = None
 
 
 def open_capacity(
@@ -84,6 +87,7 @@ def open_capacity(
             stock=settings.stock,
             max_late_ratio=settings.max_late_ratio,
             weights=request.energy.weights,
+            checkpoint=settings.checkpoint,
         ),
         renter=renter,
         survey=survey,

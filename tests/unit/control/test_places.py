@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from airflow_llmsched.control.places import CheckpointPlace, CheckpointPlaces, is_below, moved, region_name
+from airflow_llmsched.domain.checkpoint import CheckpointRef
 from tests.support.sim_house import plan_of
 
 SCRATCH = CheckpointPlace(root="/mnt/scratch/run", node_root="/scratch/run", storage="scratch", mount="/mnt/scratch")
@@ -45,3 +46,13 @@ def test_paths_are_below_folders_with_or_without_a_last_slash() -> None:
     assert is_below("/a/b/c", "/a/b/")
     assert not is_below("/a/b", "/a/b")
     assert moved("/a/b/c", "/a/b/", "/x/") == "/x/c"
+
+
+def test_where_a_checkpoint_lies_is_told_by_its_path() -> None:
+    places = CheckpointPlaces("/state/run", {"a": SCRATCH})
+
+    def storage_of(path: str) -> str:
+        return places.storage_of(CheckpointRef(step=1, path=path, format="dcp"))
+
+    assert [storage_of(f"{root}/step-1") for root in ("/mnt/scratch/run", "/state/run", "/gone")] == ["scratch", "", ""]
+    assert places.storage_of(None) == ""

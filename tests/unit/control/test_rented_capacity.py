@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from airflow_llmsched.control import events as ev
-from airflow_llmsched.control.capacity import Holds, Standing
+from airflow_llmsched.control.capacity import Holds, Standing, Waits
 from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
 from airflow_llmsched.control.rented_capacity import _recall
 from airflow_llmsched.domain.capacity import DataAt
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.planner.market.checkpoint_way import SavedState
 from airflow_llmsched.planner.market.rental import RentalView
 from airflow_llmsched.planner.market.rental_ways import mode_set, ways_of
 from airflow_llmsched.planner.market.spot_policy import SpotPolicy
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.sim.clock import VirtualClock
 from airflow_llmsched.sim.scripts import SimTraining
+from airflow_llmsched.units import GB
 from tests.support.cloud_house import CloudHouse, both, need_of, quick_pool, spot_pool
 from tests.support.crashing import CrashPoints, WorkerDied, listening
 from tests.support.rented_house import HAZARDS, NUM_STEPS, RentedHouse, Zone
@@ -190,6 +192,58 @@ def test_a_run_that_moves_to_a_region_with_a_storage_of_its_own_takes_its_checkp
     assert roots == ["mem/checkpoints", house.west]
     (chosen,) = [each for each in house.journal.read() if isinstance(each, ev.CheckpointChosen) and each.checkpoint]
     assert "brought from the run's own folder to sim/sim-west" in chosen.note
+
+
+def storing(folder: Path, *, egress_usd: float) -> StoringHouse:
+    """Both regions have storages of their own, and a checkpoint is a gigabyte."""
+    pools = [quick_pool(), spot_pool(), quick_pool(region="sim-west"), spot_pool(region="sim-west")]
+    saved = SavedState(num_bytes=GB, egress_usd_per_gb=egress_usd)
+    house = StoringHouse(folder, *pools, checkpoint=saved)
+    house.copied = []
+    places = {
+        f"sim/{region}": CheckpointPlace(root=root, node_root=root, storage=f"sim/{region}")
+        for region, root in (("sim-east", "mem/east/run"), ("sim-west", house.west))
+    }
+    house.context = replace(house.context, places=places)
+    return house
+
+
+@pytest.mark.parametrize(("egress_usd", "num_moves"), [(1.0, 1), (100.0, 0)])
+def test_a_checkpoint_that_costs_more_to_bring_than_the_move_saves_keeps_a_run_where_it_is(
+    tmp_path: Path, egress_usd: float, num_moves: int
+) -> None:
+    house = storing(tmp_path, egress_usd=egress_usd)
+    house.price(EAST, 60.0)  # no offer
+    house.price(WEST, 60.0)
+    outcome = house.run(before_look=house.at((400.0, lambda: house.price(WEST, 4.0))))
+    assert isinstance(outcome, Succeeded)
+    assert house.where() == [f"2 on_demand sim.8x {EAST}", f"2 spot sim.8x {WEST}"][: 1 + num_moves]
+    assert len(house.copied) == num_moves
+
+
+@pytest.mark.parametrize(
+    ("saved_in", "zone"), [("", EAST), ("sim/sim-east", EAST), ("sim/sim-west", WEST), ("lustre", EAST)]
+)
+def test_with_nothing_held_ways_are_counted_from_where_the_checkpoint_lies(
+    tmp_path: Path, saved_in: str, zone: str
+) -> None:
+    """So it changes as a run moves: the first region, a little cheaper, is then the one that costs a way."""
+    house = storing(tmp_path, egress_usd=2.0)
+    house.price(WEST, 4.5)
+    answer = house.capacity().hold(Standing(left_ratio=0.5, saved_in=saved_in))
+    assert isinstance(answer, Holds | Waits), answer
+    (lease,) = house.sim_cloud.find_all()
+    assert (lease.pool.zone, lease.pool.capacity_type) == (zone, CapacityType.SPOT)
+
+
+def test_a_run_that_lost_its_gang_pays_for_the_way_from_where_its_checkpoint_lies(tmp_path: Path) -> None:
+    """Though the other region is what all others are measured by, as on-demand capacity is cheaper there."""
+    house = storing(tmp_path, egress_usd=2.0)
+    house.price(WEST, 4.5)
+    house.pools[2].offer = replace(house.pools[2].offer, usd_per_hour=48.0)
+    house.capacity().hold(Standing(left_ratio=0.5, saved_in="sim/sim-west"))
+    (lease,) = house.sim_cloud.find_all()
+    assert lease.pool.zone == WEST
 
 
 def test_a_region_whose_data_costs_more_to_bring_than_it_saves_is_left_alone(tmp_path: Path) -> None:

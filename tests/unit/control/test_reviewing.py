@@ -119,11 +119,13 @@ def test_where_to_be_is_asked_with_what_is_durable_and_what_a_step_takes(answer:
     chooser = Chooser(answer)
     points = (ProgressPoint(at_s=500.0, step=50, spent_usd=5.0),)
     asked = command(progress=points, pace_ratio=1.5)
-    verdict = Reviewer(context=context(), capacity=chooser).review(asked, durable_step=80, now_s=1000.0)
+    reviewer = Reviewer(context=context(), capacity=chooser)
+    verdict = reviewer.review(asked, durable_step=80, now_s=1000.0, saved_in="aws/us-west-2")
     assert isinstance(verdict, ev.Reviewed)
     assert (verdict.keeps, verdict.reason) == (isinstance(answer, Stays), answer.reason)
     (standing,) = chooser.asked
     assert standing.left_ratio == pytest.approx(0.92)
+    assert standing.saved_in == "aws/us-west-2"
     assert (standing.pace_ratio, standing.step_s, standing.cause) == (1.5, 10.0, "it is time")
     assert verdict.pace_ratio == answer.pace_ratio
 

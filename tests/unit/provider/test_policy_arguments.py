@@ -7,11 +7,14 @@ import pytest
 from airflow_llmsched import codec
 from airflow_llmsched.domain.capacity import DEFAULT_CORRELATION
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.market.checkpoint_way import SavedState, checkpoint_bytes
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
+from airflow_llmsched.planner.perf.job import job_of
 from airflow_llmsched.provider.gang_run import GangSettings
 from airflow_llmsched.provider.policy_arguments import LEAVE_S, policy_settings
 from airflow_llmsched.provider.rental_policy import PolicySettings
 
+SAVES = {"storages": {"aws/us-west-2": "/mnt/west"}}
 TOLD = {"clouds": {"aws": {}}, "shapes": {"p5.48xlarge": {"num_nodes": 4, "work": "36h"}}}
 
 
@@ -35,6 +38,21 @@ def test_regions_that_read_a_storage_of_their_own_are_named(gang, demo_spec, sta
     told = {**TOLD, "storages": {"aws/us-west-2": "/mnt/west/"}}
     assert policy_settings(told, gang, demo_spec, purpose="x", tick_s=600.0).storages == {"aws/us-west-2": "/mnt/west"}
     assert policy_settings(TOLD, gang, demo_spec, purpose="x", tick_s=600.0).storages == {}
+
+
+def test_a_checkpoint_that_is_copied_between_storages_counts_as_large_as_it_is_told_or_planned(
+    gang, demo_spec, state_root
+):
+    def settings(**told):
+        return policy_settings({**TOLD, **told}, gang, demo_spec, purpose="x", tick_s=600.0)
+
+    storages = {"aws/us-west-2": "/mnt/west"}
+    assert settings(checkpoint={"size": "2TB"}).checkpoint is None  # which nobody copies
+    planned = settings(storages=storages).checkpoint
+    assert planned == SavedState(num_bytes=checkpoint_bytes(job_of(demo_spec)))
+    told = settings(storages=storages, checkpoint={"size": "2TB", "egress_usd_per_gb": 0.05, "gb_per_s": 4})
+    assert told.checkpoint == SavedState(num_bytes=2 * 10**12, egress_usd_per_gb=0.05, bytes_per_s=4e9)
+    assert codec.from_plain(PolicySettings, codec.to_plain(told)) == told
 
 
 def test_on_demand_capacity_that_runs_out_is_told_by_how_long_it_lasts_and_is_out(gang, demo_spec, state_root):
@@ -100,6 +118,11 @@ def test_a_sum_does_instead_of_a_date_and_one_of_them_must_be(gang, demo_spec, s
         ({"stock": {"last": "5d", "out": "6h"}}, r"capacity\.stock\.last"),
         ({"stock": {"max_late": 1.5}}, r"capacity\.stock\.max_late"),
         ({"storages": ["/mnt/west"]}, r"capacity\.storages"),
+        ({**SAVES, "checkpoint": "2TB"}, r"capacity\.checkpoint"),
+        ({**SAVES, "checkpoint": {"bytes": 3}}, r"capacity\.checkpoint\.bytes"),
+        ({**SAVES, "checkpoint": {"size": 3}}, r"capacity\.checkpoint\.size"),
+        ({**SAVES, "checkpoint": {"gb_per_s": 0}}, r"capacity\.checkpoint\.gb_per_s"),
+        ({**SAVES, "checkpoint": {"egress_usd_per_gb": -1}}, r"capacity\.checkpoint\.egress_usd_per_gb"),
         ({"storages": {"aws/us-west-2": "mnt"}}, r"capacity\.storages\.aws/us-west-2"),
         ({"storages": {"us-west-2": "/mnt/west"}}, r"capacity\.storages\.us-west-2"),
         ({"storages": {"gcp/us-west1": "/mnt/west"}}, r"capacity\.storages\.gcp/us-west1"),
