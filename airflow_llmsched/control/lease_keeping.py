@@ -15,6 +15,11 @@ from airflow_llmsched.ports import Clock
 RENEW_BELOW_RATIO = 0.5
 """A lease is renewed once less than this share of a hold is left: seldom, and with time for many a failed call."""
 
+FIRST_PAUSE_S = 30.0
+MAX_PAUSE_S = 300.0
+"""A place that did not answer is asked again after this long, at first and at last: until it times out, it holds up
+what all others have to say, and an interruption is announced two minutes before. It is at most an eighth of a hold."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -45,22 +50,36 @@ class Kept:
         return min(times_s, default=None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silence:
+    """A place that did not answer, and is not asked before ``again_at_s`` (Unix seconds)."""
+
+    again_at_s: float
+    pause_s: float
+
+
+_Place = tuple[str, str, str, str]
+"""Cloud, its options, region and zone."""
+
+
 class LeaseKeeper:
-    """Keeps leases. For one thread; clouds stay open between calls."""
+    """Keeps leases. For one thread; clouds stay open between calls, and silent places are remembered."""
 
     def __init__(self, *, open_cloud: OpenCloud, clock: Clock) -> None:
         self._clouds = OpenClouds(open_cloud)
         self._clock = clock
+        self._silent: dict[_Place, _Silence] = {}
 
     def keep(self, books: Sequence[LeaseBook]) -> Mapping[RunKey, Kept]:
         """Look at all open leases, by one call of each cloud, and renew for another hold those that need it.
 
-        Raises nothing: a cloud, a book, or a record of one, that cannot be asked keeps no other from being so.
+        A place that did not answer is asked apart, after the others, and ever less often. Raises nothing: a cloud, a
+        book, or a record of one, that cannot be asked keeps no other from being so.
         """
         leases: dict[RunKey, list[Lease]] = {book.run: [] for book in books}
         gone: dict[RunKey, list[LeaseKey]] = {book.run: [] for book in books}
         troubles: dict[RunKey, list[str]] = {book.run: [] for book in books}
-        for name, rentals in by_cloud(self._open(books, troubles)).items():
+        for name, rentals in self._groups(self._open(books, troubles), troubles):
             for rental, lease in self._look(name, rentals, troubles):
                 key, cloud = rental.intent.key, self._clouds.named(*name)
                 try:
@@ -80,6 +99,29 @@ class LeaseKeeper:
             run: Kept(leases=tuple(leases[run]), gone=tuple(gone[run]), troubles=tuple(troubles[run])) for run in leases
         }
 
+    def _groups(
+        self, rentals: Sequence[Rental], troubles: Mapping[RunKey, list[str]]
+    ) -> list[tuple[tuple[str, str], list[Rental]]]:
+        """Return which rentals to ask each cloud for together: those of silent places last, each place by itself."""
+        silent: dict[_Place, list[Rental]] = {}
+        together: list[Rental] = []
+        for each in rentals:
+            place = _place_of(each)
+            if place in self._silent:
+                silent.setdefault(place, []).append(each)
+            else:
+                together.append(each)
+        groups = list(by_cloud(together).items())
+        for place, mine in silent.items():
+            wait_s = self._silent[place].again_at_s - self._clock.now_s()
+            if wait_s <= 0:
+                groups.append((place[:2], mine))
+                continue
+            for run in {each.intent.key.run for each in mine}:
+                where = place[3] or place[2]
+                troubles[run].append(f"{mine[0].intent.cloud} did not answer in {where}: asked again in {wait_s:.0f} s")
+        return groups
+
     def _look(
         self, name: tuple[str, str], rentals: Sequence[Rental], troubles: Mapping[RunKey, list[str]]
     ) -> list[tuple[Rental, Lease | None]]:
@@ -96,8 +138,20 @@ class LeaseKeeper:
                 return [pair for part in parts for pair in self._look(name, part, troubles)]
             for run in {each.intent.key.run for each in rentals}:
                 troubles[run].append(_words(error))
+            if isinstance(error, TransientError):
+                self._note_silent(rentals)
             return []
+        for each in rentals:
+            self._silent.pop(_place_of(each), None)
         return [(each, seen.get(each.intent.lease_id)) for each in rentals]
+
+    def _note_silent(self, rentals: Sequence[Rental]) -> None:
+        """Ask the one place that all these are in again later; twice as much later as the last time."""
+        place = _place_of(rentals[0])
+        before = self._silent.get(place)
+        limit_s = min(MAX_PAUSE_S, min(each.intent.hold_s for each in rentals) / 8)
+        pause_s = min(limit_s, FIRST_PAUSE_S if before is None else 2 * before.pause_s)
+        self._silent[place] = _Silence(again_at_s=self._clock.now_s() + pause_s, pause_s=pause_s)
 
     @staticmethod
     def _open(books: Sequence[LeaseBook], troubles: Mapping[RunKey, list[str]]) -> list[Rental]:
@@ -111,6 +165,11 @@ class LeaseKeeper:
                 found += pages.rentals
                 troubles[book.run] += pages.damage
         return found
+
+
+def _place_of(rental: Rental) -> _Place:
+    pool = rental.intent.offer.pool
+    return rental.intent.cloud, rental.intent.cloud_options, pool.region, pool.zone
 
 
 def _apart(rentals: Sequence[Rental], error: Exception) -> list[list[Rental]]:

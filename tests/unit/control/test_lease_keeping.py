@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_llmsched.control.lease_keeping import Kept, LeaseKeeper
+from airflow_llmsched.control.lease_keeping import FIRST_PAUSE_S, MAX_PAUSE_S, Kept, LeaseKeeper
 from airflow_llmsched.domain.identity import RunKey
 from airflow_llmsched.domain.lease import Lease, LeaseId, NodeNotice, NoticeKind
 from airflow_llmsched.errors import CouldNotLookError, InternalError
 from airflow_llmsched.testing.cloud_contract import LEASE_S, OTHER_RUN, RUN
 from tests.support.lease_house import LeaseHouse
-from tests.support.sim_cloud import SimCloudHarness, sim_pool
+from tests.support.sim_cloud import SimCloudHarness, sim_pool, spread_pools
 
 
 @pytest.fixture
@@ -166,3 +166,60 @@ def test_what_cannot_be_understood_of_one_lease_keeps_no_other_from_being_renewe
     assert kept[OTHER_RUN].leases[0].id == theirs.id
     assert len(kept[RUN].troubles) == 1
     assert kept[RUN].gone == kept[OTHER_RUN].troubles == ()
+
+
+def test_a_silent_region_is_asked_apart_and_ever_less_often_so_that_others_are_heard_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each try at it may take minutes until it times out, and an interruption is announced two minutes before."""
+    house = LeaseHouse(SimCloudHarness(*spread_pools()))
+    near, far = (
+        house.renter().rent(replace(house.wanted([offer]), purpose=offer.pool.region))
+        for offer in (house.harness.offer(), house.harness.far_offer())
+    )
+    keeper = LeaseKeeper(open_cloud=house.open_cloud, clock=house.clock)
+    asked: list[list[str]] = []
+    leases = house.harness.cloud.leases
+
+    def counted(ids: Sequence[LeaseId]) -> Mapping[LeaseId, Lease]:
+        asked.append([each.partition("/")[0] for each in ids])
+        return leases(ids)
+
+    monkeypatch.setattr(house.harness.cloud, "leases", counted)
+
+    def keep() -> tuple[list[list[str]], set[LeaseId], tuple[str, ...]]:
+        asked.clear()
+        kept = keeper.keep([house.book()])[house.run]
+        assert kept.gone == ()
+        return list(asked), {lease.id for lease in kept.leases}, kept.troubles
+
+    here, there = ["sim-east-a"], ["sim-west-a"]
+    house.harness.silence(is_silent=True)
+    calls, seen, troubles = keep()
+    assert (calls, seen, len(troubles)) == ([[*here, *there], here, there], {near.id}, 1)
+    assert keep() == ([here], {near.id}, ("sim did not answer in sim-west-a: asked again in 30 s",))
+    for pause_s in (FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S, 8 * FIRST_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S):
+        house.harness.advance(pause_s - 1.0)
+        assert keep()[0] == [here]
+        house.harness.advance(1.0)
+        assert keep()[:2] == ([here, there], {near.id})
+    house.harness.silence(is_silent=False)
+    house.harness.advance(MAX_PAUSE_S)
+    assert keep() == ([here, there], {near.id, far.id}, ())
+    assert keep() == ([[*here, *there]], {near.id, far.id}, ())
+    house.harness.advance(LEASE_S / 2)
+    keep()
+    assert all(lease.expires_at_s == house.harness.now_s() + LEASE_S for lease in house.harness.cloud.find_all())
+
+
+def test_a_place_with_a_short_hold_is_asked_again_in_time_to_be_renewed() -> None:
+    house = LeaseHouse(SimCloudHarness())
+    lease = house.renter().rent(replace(house.wanted(), hold_s=240.0))
+    keeper = LeaseKeeper(open_cloud=house.open_cloud, clock=house.clock)
+    house.harness.go_dark(is_dark=True)
+    for _ in range(4):
+        assert keeper.keep([house.book()])[house.run].troubles
+        house.harness.advance(30.0)
+    house.harness.go_dark(is_dark=False)
+    (kept,) = keeper.keep([house.book()])[house.run].leases
+    assert (kept.id, kept.expires_at_s) == (lease.id, house.harness.now_s() + 240.0)
