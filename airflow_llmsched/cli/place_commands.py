@@ -28,10 +28,11 @@ from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.node_topology import NodeTopology
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.contention.planned import job_graph
 from airflow_llmsched.planner.export.filter import expressible_by
 from airflow_llmsched.planner.graphs.cluster_graph import ClusterGraph
 from airflow_llmsched.planner.perf.hardware import node_shapes
-from airflow_llmsched.planner.side_by_side import PlannedGang, SideBySide, contention, job_graph, plan_in_order
+from airflow_llmsched.planner.side_by_side import PlannedGang, SideBySide, contention, plan_in_order
 from airflow_llmsched.ports import PlacementSolver
 from airflow_llmsched.registry import DEFAULT_SOLVER, AdapterGroup
 from airflow_llmsched.reports import graph_files, placement_page

@@ -51,6 +51,8 @@ class TopologyNode:
     ``free_slots`` names the free accelerators, None where the source only counts them: then they are taken to be the
     first ones. ``path`` runs from the outermost level to the one that holds the node. ``terms`` is what sets it apart
     from others of its shape. ``divisions`` are its divided accelerators, which are not among the free ones.
+    ``busy_ratios`` are the shares of time for which running gangs fill the link above each domain that the node is in,
+    outermost first, its own last; empty where no gang is known to send there.
     """
 
     id: NodeId
@@ -62,6 +64,7 @@ class TopologyNode:
     free_slots: tuple[int, ...] | None = None
     terms: NodeTerms = NO_TERMS
     divisions: tuple[Division, ...] = ()
+    busy_ratios: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names of free slots that do not agree with their count."""

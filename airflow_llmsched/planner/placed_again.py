@@ -16,6 +16,7 @@ from airflow_llmsched.domain.workload import ObjectiveWeights
 from airflow_llmsched.planner.evaluate import evaluate
 from airflow_llmsched.planner.launch_settings import launch_settings
 from airflow_llmsched.planner.layout_table import LayoutTable
+from airflow_llmsched.planner.node_costs import beside_others, crossed_busy_ratios
 from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
 from airflow_llmsched.planner.placement.score import Scorer
 from airflow_llmsched.planner.places import Ask, num_held, usd_per_hour, with_helpers
@@ -28,8 +29,8 @@ LEAST_GAIN_RATIO = 1e-6
 def placed_again(ask: Ask, plan: Plan) -> Plan:
     """Return ``plan`` on the place that the ask's solver finds for its layout, if that scores better and is no slower.
 
-    It may be slower where the objective weighs cost, fairness or reliability: the score says how much that is worth.
-    ``ask`` is what the plan was found for.
+    What running gangs add over busy links counts as part of a step. It may be slower where the objective weighs cost,
+    fairness or reliability: the score says how much that is worth. ``ask`` is what the plan was found for.
     """
     if _group_size(plan.layout) != plan.layout.tp:
         return plan  # a solver keeps tensor-parallel groups together, and here wider ones must be
@@ -38,10 +39,15 @@ def placed_again(ask: Ask, plan: Plan) -> Plan:
     if isinstance(result, NotPlaced) or result.placement.slots == plan.placement.slots:
         return plan
     placement = with_helpers(ask, result.placement, plan.layout)
-    if placement is None or not _scores_better(problem, placement, than=plan.placement):
+    if placement is None:
+        return plan
+    scorer = Scorer(problem)
+    before, after = scorer.score(plan.placement), scorer.score(placement)
+    if not _keeps_required(scorer, placement) or after.total_s >= before.total_s * (1 - LEAST_GAIN_RATIO):
         return plan
     found = _moved(ask, plan, placement, num_domains=result.num_domains)
-    is_slower = found.prediction.step_s > plan.prediction.step_s * (1 + LEAST_GAIN_RATIO)
+    beside_s = found.prediction.step_s + after.contention_s
+    is_slower = beside_s > (plan.prediction.step_s + before.contention_s) * (1 + LEAST_GAIN_RATIO)
     return plan if is_slower and not _weighs_more_than_time(ask.workload.objective) else found
 
 
@@ -55,11 +61,13 @@ def _group_size(layout: ParallelLayout) -> int:
 
 def _problem(ask: Ask, layout: ParallelLayout) -> PlacementProblem:
     price = NodeCosts(usd_per_hour=ask.shape.usd_per_hour)
+    busy = crossed_busy_ratios(ask.tree, layout, excluded=ask.excluded)
     free = {node.id for node in ask.tree.nodes if node.terms.usd_per_hour == 0}
     told = {
         node: costs if node in free else replace(costs, usd_per_hour=costs.usd_per_hour or price.usd_per_hour)
         for node, costs in ask.node_costs.items()
     }
+    costs = {node.id: told.get(node.id, price) for node in ask.tree.nodes}
     return PlacementProblem(
         layout=layout,
         tree=ask.tree,
@@ -70,15 +78,12 @@ def _problem(ask: Ask, layout: ParallelLayout) -> PlacementProblem:
         workload=ask.workload,
         shape=ask.shape,
         weights=ask.workload.objective,
-        node_costs={node.id: told.get(node.id, price) for node in ask.tree.nodes},
+        node_costs=beside_others(costs, busy),
     )
 
 
-def _scores_better(problem: PlacementProblem, placement: Placement, *, than: Placement) -> bool:
-    scorer = Scorer(problem)
-    if not scorer.keeps_required(scorer.depths(*scorer.positions(placement))):
-        return False
-    return scorer.score(placement).total_s < scorer.score(than).total_s * (1 - LEAST_GAIN_RATIO)
+def _keeps_required(scorer: Scorer, placement: Placement) -> bool:
+    return scorer.keeps_required(scorer.depths(*scorer.positions(placement)))
 
 
 def _moved(ask: Ask, plan: Plan, placement: Placement, *, num_domains: int) -> Plan:

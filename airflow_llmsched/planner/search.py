@@ -30,6 +30,7 @@ from airflow_llmsched.planner.pareto import pareto_front, weighted_score
 from airflow_llmsched.planner.perf.calibration import Calibration
 from airflow_llmsched.planner.perf.demands import shortage_outside
 from airflow_llmsched.planner.perf.energy import step_energy_j, unknown_power
+from airflow_llmsched.planner.perf.network_levels import of_shape
 from airflow_llmsched.planner.phases import PhaseCosts, phase_costs
 from airflow_llmsched.planner.placed_again import placed_again
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
@@ -188,7 +189,7 @@ def search(
     obstacles.unknown_shapes = tuple(name for name in names if name not in shapes)
     asks = [
         Ask(
-            workload=workload, tree=as_measured(_of_shape(tree, name, shapes[name]), shapes[name].name),
+            workload=workload, tree=as_measured(of_shape(tree, name, shapes[name]), shapes[name].name),
             shape=shapes[name],
             solver=solver, excluded=excluded, seed=seed, time_limit_s=time_limit_s,
             expresses=expresses, calibration=calibration, node_costs=costs,
@@ -203,15 +204,6 @@ def search(
         relaxation=None if plans else relaxation(obstacles),
         notes=(*_energy_notes(workload, shortlists), *_link_notes(shortlists)),
     )  # fmt: skip
-
-
-def _of_shape(tree: TopologyTree, name: str, shape: NodeShape) -> TopologyTree:
-    """Return the nodes of one shape; only of one that has fast links between nodes do these reach beyond them."""
-    return replace(
-        tree,
-        nodes=tuple(node for node in tree.nodes if node.shape == name),
-        scale_up_level=tree.scale_up_level if shape.island_joins_nodes else None,
-    )
 
 
 def _check_levels(workload: WorkloadSpec, tree: TopologyTree) -> None:

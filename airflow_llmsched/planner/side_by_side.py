@@ -8,20 +8,19 @@ from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.identity import NodeId
-from airflow_llmsched.domain.placement import NodeCosts, Placement
+from airflow_llmsched.domain.network_load import NetworkLoad
+from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.contention.advice import TOLD_RATIO, advise, protections
-from airflow_llmsched.planner.contention.busy import busy_network_ratios
-from airflow_llmsched.planner.contention.loads import GangLoad, gang_load
-from airflow_llmsched.planner.evaluate import step_seconds
+from airflow_llmsched.planner.contention.beside import plan_beside
+from airflow_llmsched.planner.contention.busy import with_busy_links
+from airflow_llmsched.planner.contention.loads import GangLoad
+from airflow_llmsched.planner.contention.planned import planned_load
 from airflow_llmsched.planner.graphs.cluster_graph import ClusterGraph
-from airflow_llmsched.planner.graphs.exchanges import exchanges
-from airflow_llmsched.planner.graphs.job_graph import JobGraph
-from airflow_llmsched.planner.layout_table import Expresses, LayoutTable
+from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.perf.calibration import Calibration
-from airflow_llmsched.planner.perf.placed_machine import PlacedMachine
 from airflow_llmsched.planner.search import search
 from airflow_llmsched.ports import PlacementSolver
 
@@ -77,37 +76,26 @@ def plan_in_order(
     ones get a number.
     """
     gangs: list[PlannedGang] = []
+    loads: dict[str, NetworkLoad] = {}
     counts: dict[str, int] = defaultdict(int)
     for workload in workloads:
         counts[workload.name] += 1
         name = workload.name if counts[workload.name] == 1 else f"{workload.name} #{counts[workload.name]}"
-        costs = busy_nodes(gangs, tree, shapes)
         found = search(
             workload,
-            tree,
+            with_busy_links(tree, loads, shapes),
             shapes,
             solver=solver,
             expresses=expresses,
             seed=seed,
-            node_costs=costs,
             calibration=calibration,
         )
         gangs.append(PlannedGang(name=name, workload=workload, found=found, tree=tree))
         if found.plans:
+            load = plan_beside(workload, found.plans[0], tree, shapes=shapes, loads={}).load
+            loads |= {} if load is None else {name: load}
             tree = without(tree, found.plans[0].placement)
     return tuple(gangs)
-
-
-def busy_nodes(
-    gangs: Sequence[PlannedGang], tree: TopologyTree, shapes: Mapping[str, NodeShape]
-) -> dict[NodeId, NodeCosts]:
-    """Return what gangs that are placed already make of the nodes they share links with."""
-    found: dict[NodeId, NodeCosts] = {}
-    for name, alike in _by_shape(gangs).items():
-        cluster = ClusterGraph(tree, shapes[name])
-        ratios = busy_network_ratios([_load(gang, tree, cluster) for gang in alike], cluster)
-        found |= {node: NodeCosts(busy_network_ratio=ratio) for node, ratio in ratios.items()}
-    return found
 
 
 def _by_shape(gangs: Sequence[PlannedGang]) -> dict[str, list[PlannedGang]]:
@@ -133,11 +121,6 @@ def _left(node: TopologyNode, held: Mapping[NodeId, frozenset[int]]) -> Topology
     return replace(node, num_free_slots=len(free), free_slots=free)
 
 
-def job_graph(workload: WorkloadSpec, plan: Plan, shape: NodeShape) -> JobGraph:
-    """Return what the ranks of a plan exchange in a step. Raises ``KeyError`` as the performance model."""
-    return JobGraph(num_ranks=plan.layout.world_size, exchanges=exchanges(workload, plan.layout, shape))
-
-
 def contention(gangs: Sequence[PlannedGang], tree: TopologyTree, shapes: Mapping[str, NodeShape]) -> tuple[str, ...]:
     """Say who slows whom, what helps, and what staging may take; of several gangs, also that nobody is slowed.
 
@@ -156,14 +139,4 @@ def contention(gangs: Sequence[PlannedGang], tree: TopologyTree, shapes: Mapping
 
 def _load(gang: PlannedGang, tree: TopologyTree, cluster: ClusterGraph) -> GangLoad:
     assert gang.plan is not None
-    plan = gang.plan
-    job = job_graph(gang.workload, plan, cluster.shape)
-    step_s = alone_step_s(gang.workload, plan, tree, cluster.shape)
-    return gang_load(gang.name, job, plan.placement, cluster, step_s=step_s)
-
-
-def alone_step_s(workload: WorkloadSpec, plan: Plan, tree: TopologyTree, shape: NodeShape) -> float:
-    """Return seconds of a step of a gang that has the network to itself: rates of levels are of one that is full."""
-    machine = PlacedMachine.on(plan.placement, tree=replace(tree, network=()), shape=shape)
-    terms = step_seconds(workload, LayoutTable.of([plan.layout]), machine)
-    return float(sum(float(term.ravel()[0]) for term in terms.values()))
+    return planned_load(gang.name, gang.workload, gang.plan, tree, cluster)

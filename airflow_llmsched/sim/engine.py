@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_llmsched import codec
@@ -73,7 +73,7 @@ class SimEngine:
     ) -> None:
         self.faults: list[TrainingFault] = []
         self._world = world
-        self._levels = tree.levels
+        self._tree = tree
         self._nodes = {
             node.id: _Node(id=node.id, path=node.path, shape=node.shape, num_slots=node.num_slots)
             for node in tree.nodes
@@ -173,7 +173,7 @@ class SimEngine:
             )
             for node in self._nodes.values()
         )
-        return TopologyTree(levels=self._levels, nodes=nodes)
+        return replace(self._tree, nodes=nodes)
 
     def log_tail(self, handle: GangHandle, *, rank: int, num_lines: int) -> str:
         """Return the last lines a rank wrote."""

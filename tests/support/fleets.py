@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,17 @@ def workload(
         "launcher": LauncherSpec(command=("python", "train.py")),
     }
     return WorkloadSpec(**(values | others))
+
+
+def with_busy_links(tree: TopologyTree, busy: Mapping[tuple[str, ...], float]) -> TopologyTree:
+    """Return the tree with links above some domains busy for a share of the time; a domain is its path."""
+
+    def ratios(each: TopologyNode) -> tuple[float, ...]:
+        parts = (*each.path, each.id)
+        return tuple(busy.get(parts[: depth + 1], 0.0) for depth in range(len(parts)))
+
+    nodes = (replace(each, busy_ratios=ratios(each) if any(ratios(each)) else ()) for each in tree.nodes)
+    return replace(tree, nodes=tuple(nodes))
 
 
 def local_workload(**others: Any) -> WorkloadSpec:

@@ -157,7 +157,7 @@ class SharedHouse:
 
     def driver(self, tenant: Tenant) -> RunDriver:
         """Return the driver of a new worker."""
-        workload = workload_of()
+        workload = self.workload_for(tenant)
         workload = replace(
             workload,
             queue=tenant.wish,
@@ -185,7 +185,7 @@ class SharedHouse:
             run_id=tenant.key,
             lease_s=self.lease_s,
         )
-        planner = planner_of(tenant.num_slots, fewest=tenant.fewest)
+        planner = self.planner_for(tenant)
         return RunDriver(
             context=context,
             journal=Journal(self.store, tenant.key),
@@ -198,6 +198,14 @@ class SharedHouse:
                 self.ground(), self.decider(), context=context, planner=planner, clock=self.clock, rules=self.rules
             ),
         )
+
+    def workload_for(self, tenant: Tenant) -> WorkloadSpec:
+        """Return what a run trains."""
+        return workload_of()
+
+    def planner_for(self, tenant: Tenant) -> Planner:
+        """Return whoever plans for a run."""
+        return planner_of(tenant.num_slots, fewest=tenant.fewest)
 
     def decider(self) -> Decider:
         """Return one of a new worker."""

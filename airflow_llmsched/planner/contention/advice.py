@@ -26,7 +26,7 @@ def advise(gangs: Sequence[GangLoad], cluster: ClusterGraph) -> tuple[str, ...]:
     capacity = capacities(gangs, cluster)
     told = [each for each in slowdowns(gangs, capacity) if each.ratio > 1 + TOLD_RATIO]
     offsets = interleave(gangs, capacity) if told else None
-    return (*(_slowed(each, cluster) for each in told), *_helped(offsets))
+    return (*(slowed(each, cluster) for each in told), *helped(offsets))
 
 
 def protections(gangs: Sequence[GangLoad], cluster: ClusterGraph) -> tuple[str, ...]:
@@ -56,7 +56,8 @@ def _protected(gang: GangLoad, cluster: ClusterGraph) -> str:
     )
 
 
-def _slowed(each: Slowdown, cluster: ClusterGraph) -> str:
+def slowed(each: Slowdown, cluster: ClusterGraph) -> str:
+    """Say of a gang that is slowed by whom, where and how much."""
     assert each.link is not None
     others = " and ".join(each.culprits)
     slows = "slows" if len(each.culprits) == 1 else "slow"
@@ -71,7 +72,8 @@ def link_name(link: LinkId, cluster: ClusterGraph) -> str:
     return f"the link of {level} {first}" if len(inside) == 1 else f"the links of the {level} of {first}"
 
 
-def _helped(offsets: Offsets | None) -> Iterator[str]:
+def helped(offsets: Offsets | None) -> Iterator[str]:
+    """Say which offsets help, if any do."""
     if offsets is None or offsets.excess_ratio >= offsets.together_excess_ratio:
         return
     shifts = ", ".join(f"{name} {shift:.2f} s" for name, shift in offsets.offset_s.items() if shift > 0)

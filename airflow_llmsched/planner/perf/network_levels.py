@@ -6,6 +6,7 @@ Depths count a tree's levels from the outermost; ``EVERYWHERE`` is that of the o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
@@ -43,3 +44,12 @@ def joined_depth(tree: TopologyTree, levels: Sequence[str], shape: NodeShape | N
     """
     level = tree.scale_up_level if shape is None or shape.island_joins_nodes else None
     return len(levels) - 1 if level is None else levels.index(level)
+
+
+def of_shape(tree: TopologyTree, name: str, shape: NodeShape) -> TopologyTree:
+    """Return the nodes of one shape; only of one that has fast links between nodes do these reach beyond them."""
+    return replace(
+        tree,
+        nodes=tuple(node for node in tree.nodes if node.shape == name),
+        scale_up_level=tree.scale_up_level if shape.island_joins_nodes else None,
+    )

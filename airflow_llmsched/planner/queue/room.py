@@ -8,7 +8,7 @@ Axes: N = node in order of path and id, D = domain of one level, L = level, oute
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish
 from airflow_llmsched.domain.queue import QueuedGang, RunningGang, SlicedSlot
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.errors import InternalError
-from airflow_llmsched.planner.layout_table import IntArray
+from airflow_llmsched.planner.layout_table import FloatArray, IntArray
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.queue.group_room import GroupRoom
 
@@ -38,7 +38,8 @@ NOTHING: Share = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 class Room:
     """The nodes of a queue. ``whole_N`` is what each has to give out while nothing runs.
 
-    ``groups`` is what was found out of gangs whose groups have required levels.
+    ``busy_LN`` is how busy running gangs keep the link above each domain that a node is in, None where nobody knows of
+    any. ``groups`` is what was found out of gangs whose groups have required levels.
     """
 
     tree: TopologyTree
@@ -50,6 +51,7 @@ class Room:
     group_depth: int
     whole_N: IntArray
     slots: tuple[frozenset[int], ...]
+    busy_LN: FloatArray | None = None
     groups: dict[tuple[ParallelLayout, tuple[PlacementWish, ...]], GroupRoom] = field(default_factory=dict)
 
     @classmethod
@@ -80,6 +82,7 @@ class Room:
             group_depth=levels.index(tree.scale_up_level or NODE_LEVEL),
             whole_N=np.array([len(each) for each in slots], dtype=np.int64),
             slots=tuple(frozenset(each) for each in slots),
+            busy_LN=_busy_LN(nodes, len(levels)),
         )
 
     def depth(self, level: str | None) -> int:
@@ -162,15 +165,30 @@ class Room:
     def domains(self, free_N: IntArray, gang: QueuedGang) -> Iterator[IntArray]:
         """Yield the nodes of domains that hold a gang, the best one of each level, innermost level first.
 
-        The best one is what has least room to spare, so that small gangs go to what others left over.
+        The best one is what has least room to spare, so that small gangs go to what others left over; before that, what
+        is least busy of the links inside that the gang has to go over, by tenths.
         """
         free_N = self.free_for(free_N, gang)
         outermost = self.depth(gang.required_level)
+        crossed: list[int] = []
         for depth in range(len(self.levels) - 1, outermost - 1, -1):
             rooms_D = self.rooms_for(free_N, gang, depth=depth)
             fitting_D = np.flatnonzero(rooms_D >= in_groups(gang))
-            if fitting_D.size:
-                yield self.within(int(fitting_D[np.argmin(rooms_D[fitting_D])]), depth)
+            if not fitting_D.size:
+                crossed.append(depth)
+                continue
+            busy_D = self._busy_D(crossed, depth, free_N)
+            order = np.lexsort((fitting_D, rooms_D[fitting_D], busy_D[fitting_D]))
+            yield self.within(int(fitting_D[order[0]]), depth)
+
+    def _busy_D(self, crossed: list[int], depth: int, free_N: IntArray) -> FloatArray:
+        """Return by domain for what share of the time, in tenths, links of ``crossed`` levels are full on average."""
+        if self.busy_LN is None or not crossed or depth == FLEET:
+            return np.zeros(1 if depth == FLEET else self.num_domains_L[depth])
+        size = self.num_domains_L[depth]
+        busy_N = self.busy_LN[crossed].max(axis=0) * free_N
+        busy_D = np.bincount(self.domain_LN[depth], weights=busy_N, minlength=size)
+        return np.round(busy_D / np.maximum(self._sum_D(free_N, depth), 1), 1)
 
     def choose(self, free_N: IntArray, gang: QueuedGang, *, first_N: IntArray | None = None) -> Share:
         """Return slots for a gang in its best domain; the gang must fit.
@@ -247,6 +265,13 @@ class Room:
         wanted_B[order[:num_full]] = room_B[order[:num_full]]
         wanted_B[last] = rest
         return _take(free_N, nodes, bin_of, wanted_B)
+
+
+def _busy_LN(nodes: Sequence[TopologyNode], num_levels: int) -> FloatArray | None:
+    if not any(node.busy_ratios for node in nodes):
+        return None
+    none = (0.0,) * num_levels
+    return np.array([node.busy_ratios or none for node in nodes], dtype=np.float64).T
 
 
 def kind_of(gang: QueuedGang) -> Kind:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.placement import NodeCosts
 from airflow_llmsched.domain.topology import NetworkLevel, NodeTerms, TopologyTree
 from airflow_llmsched.domain.workload import CapacityWish, DatasetKind, DatasetSpec, ObjectiveWeights, ParallelismWish
-from airflow_llmsched.planner.node_costs import BYTES_PER_TOKEN, node_costs_of
+from airflow_llmsched.planner.node_costs import BYTES_PER_TOKEN, beside_others, crossed_busy_ratios, node_costs_of
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.fleet import FleetSolver
 from airflow_llmsched.planner.search import search
-from tests.support.fleets import fleet, workload
+from tests.support.fleets import fleet, with_busy_links, workload
 
 CORPUS = DatasetSpec(kind=DatasetKind.FILES, source="/data/corpus")
 
@@ -88,3 +90,29 @@ def test_where_cost_is_weighed_cheap_nodes_are_worth_a_slower_step() -> None:
     tree = replace(with_terms(fleet(16), n0001=cheap, n0009=cheap), network=network)
     assert len(chosen(tree) & {"n0001", "n0009"}) == 1
     assert chosen(tree, objective=ObjectiveWeights(throughput=1.0, cost=3.0)) == {"n0001", "n0009"}
+
+
+BUSY = with_busy_links(fleet(8), {("b00",): 0.1, ("b00", "r000"): 0.5, ("b00", "r001", "n0004"): 0.3})
+
+
+def ratios(num_nodes: int, **others: Any) -> dict[str, float]:
+    return dict(crossed_busy_ratios(BUSY, ParallelLayout(dp=num_nodes, tp=8), **others))
+
+
+def test_only_links_count_that_a_gang_has_to_go_over() -> None:
+    assert ratios(1) == {}, "a node holds it"
+    assert ratios(2) == {"n0004": 0.3}, "it leaves nodes, and a rack holds it"
+    assert ratios(5) == {**{f"n{number:04d}": 0.5 for number in range(4)}, "n0004": 0.3}
+    assert ratios(9)["n0007"] == 0.1, "no block holds it"
+    gone = frozenset(NodeId(f"n{number:04d}") for number in (0, 1, 4, 5))
+    assert ratios(3, excluded=gone)["n0002"] == 0.5, "nor a rack what is left of it"
+    assert crossed_busy_ratios(fleet(8), ParallelLayout(dp=64)) == {}
+
+
+def test_what_the_caller_says_of_a_link_goes_before_what_the_tree_says() -> None:
+    told = {NodeId("n0000"): NodeCosts(busy_network_ratio=0.2), NodeId("n0001"): NodeCosts(usd_per_hour=9.0)}
+    found = beside_others(told, {NodeId("n0000"): 0.5, NodeId("n0001"): 0.5, NodeId("n0002"): 0.5})
+    assert found[NodeId("n0000")] == told[NodeId("n0000")]
+    assert found[NodeId("n0001")] == NodeCosts(usd_per_hour=9.0, busy_network_ratio=0.5)
+    assert found[NodeId("n0002")] == NodeCosts(busy_network_ratio=0.5)
+    assert beside_others(told, {}) == told

@@ -17,7 +17,7 @@ from airflow_llmsched.planner.placement.wishes import domain_of_rank_R, num_spli
 from airflow_llmsched.planner.places import Ask
 from airflow_llmsched.planner.search import search
 from airflow_llmsched.ports import PlacementSolver
-from tests.support.fleets import fleet, node, plan_of, workload
+from tests.support.fleets import fleet, node, plan_of, with_busy_links, workload
 
 H100 = node_shape("p5.48xlarge")
 LAYOUT = ParallelLayout(dp=4, tp=8, pp=2, num_micro_batches=64)
@@ -107,3 +107,45 @@ def test_excluded_nodes_stay_out() -> None:
     ask = replace(ask_for(tree, FleetSolver()), excluded=frozenset({NodeId("n0000")}))
     before = plan_on(replace(tree, nodes=tree.nodes[1:]))
     assert "n0000" not in placed_again(ask, before).placement.nodes
+
+
+FILLED = {("b00", "r000"): 0.9, ("b00", "r001"): 0.9}
+
+
+def crossing() -> tuple[Ask, Plan]:
+    """Return an ask on five racks, none of which holds its six nodes, and the plan: on the first and the second."""
+    tree = replace(fleet(20, racks_per_block=5), network=NETWORK)
+    six_nodes = ParallelismWish(dp=6, tp=8, pp=1, cp=1)
+    ask = replace(ask_for(tree, FleetSolver()), workload=workload(num_sequences=384, parallelism=six_nodes))
+    plan = search(ask.workload, tree, node_shapes(), solver=FleetSolver()).plans[0]
+    assert set(plan.placement.nodes) == {f"n{number:04d}" for number in range(6)}
+    return ask, plan
+
+
+def test_a_plan_leaves_links_alone_that_others_fill_though_its_own_step_is_the_same() -> None:
+    ask, before = crossing()
+    assert placed_again(ask, before).placement == before.placement
+    busy = replace(ask, tree=with_busy_links(ask.tree, FILLED))
+    after = placed_again(busy, before)
+    assert not set(after.placement.nodes) & set(before.placement.nodes)
+    assert after.prediction.step_s == before.prediction.step_s
+    assert placed_again(busy, before) == after, "always alike"
+
+
+def test_it_leaves_them_for_a_longer_step_only_where_others_would_cost_it_more() -> None:
+    ask, plan = crossing()
+    busy = replace(ask, tree=with_busy_links(ask.tree, FILLED))
+    for shorter_ratio, moves in ((0.95, True), (0.7, False)):  # filled for 0.9 of the time, which costs a fifth: 18%
+        step_s = plan.prediction.step_s * shorter_ratio
+        before = replace(plan, prediction=replace(plan.prediction, step_s=step_s))
+        assert (placed_again(busy, before) is not before) is moves
+
+
+def test_a_level_that_is_required_holds_however_busy_its_links_are() -> None:
+    ask, _ = crossing()
+    wish = PlacementWish(group=RankGroup.GANG, level="block", required=True)
+    blocks = replace(fleet(24, racks_per_block=3), network=NETWORK)
+    full = tuple(replace(each, num_free_slots=0) if each.path[0] == "b01" else each for each in blocks.nodes)
+    busy = with_busy_links(replace(blocks, nodes=full), {("b00", f"r{rack:03d}"): 1.0 for rack in range(3)})
+    found = search(replace(ask.workload, placement=(wish,)), busy, node_shapes(), solver=FleetSolver()).plans[0]
+    assert {path[0] for path in (each.path for each in busy.nodes if each.id in found.placement.nodes)} == {"b00"}

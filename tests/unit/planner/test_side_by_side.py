@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.placement import NodeCosts, Placement, RankSlot
 from airflow_llmsched.domain.topology import NetworkLevel
@@ -12,16 +10,7 @@ from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.placement.fleet import FleetSolver
 from airflow_llmsched.planner.search import search
-from airflow_llmsched.planner.side_by_side import (
-    PlannedGang,
-    SideBySide,
-    alone_step_s,
-    busy_nodes,
-    contention,
-    job_graph,
-    plan_in_order,
-    without,
-)
+from airflow_llmsched.planner.side_by_side import PlannedGang, SideBySide, contention, plan_in_order, without
 from tests.support.fleets import fleet, workload
 from tests.support.models import LLAMA31_8B
 
@@ -61,19 +50,6 @@ def test_slots_of_a_gang_are_free_no_more_and_the_rest_keep_their_names() -> Non
         assert not set(node.usable_slot_indexes) & set(gang.plan.placement.held_on(node.id))
 
 
-def test_a_gang_alone_has_the_network_to_itself() -> None:
-    tree = replace(fleet(4), network=(NetworkLevel(level=None, bandwidth_bytes_per_s=1e9),))
-    (gang,) = planned(WIDE, tree=tree)
-    assert alone_step_s(WIDE, gang.plan, tree, H100) < gang.plan.prediction.step_s
-    assert alone_step_s(WIDE, gang.plan, fleet(4), H100) == pytest.approx(alone_step_s(WIDE, gang.plan, tree, H100))
-
-
-def test_the_job_of_a_plan_has_its_ranks() -> None:
-    (gang,) = planned(RUN)
-    job = job_graph(RUN, gang.plan, H100)
-    assert (job.num_ranks, [each.group for each in job.exchanges]) == (8, ["dp"])
-
-
 def test_gangs_in_racks_of_their_own_leave_each_other_in_peace() -> None:
     gangs = planned(RUN, tree=fleet(4))
     assert contention(gangs, fleet(4), SHAPES) == ()
@@ -97,15 +73,6 @@ def test_gangs_that_share_the_cards_of_their_nodes_slow_each_other() -> None:
     assert told[0].startswith(f"gang 2 on the link of node {nodes[0]} slows gang 1 by ")
     (alone,) = contention([halves(1, 0)], tree, SHAPES)
     assert alone.startswith("staging or saving")
-
-
-def test_links_that_a_gang_fills_are_told_to_who_comes_after() -> None:
-    tree = replace(fleet(4, nodes_per_rack=2), network=(NetworkLevel(level=None, bandwidth_bytes_per_s=2e9),))
-    (first,) = planned(WIDE, tree=tree)
-    found = busy_nodes([first], tree, SHAPES)
-    assert set(found) >= set(first.plan.placement.nodes)
-    assert all(0 < each.busy_network_ratio <= 1 for each in found.values())
-    assert busy_nodes([], tree, SHAPES) == {}
 
 
 def test_a_solver_that_goes_by_the_score_keeps_away_from_them() -> None:

@@ -10,7 +10,9 @@ from airflow_llmsched.control.context import Watch
 from airflow_llmsched.domain.gang import GangHandle, GangPhase, GangSpec
 from airflow_llmsched.domain.health import FaultKind
 from airflow_llmsched.domain.identity import AttemptKey, NodeId
+from airflow_llmsched.domain.topology import NetworkLevel
 from airflow_llmsched.errors import CapacityError, CouldNotLookError, SpecError
+from airflow_llmsched.sim.engine import SimEngine
 from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimTraining
 from tests.support.sim_house import RUN, SimHouse, plan_of
 
@@ -163,3 +165,11 @@ def test_frozen_agents_neither_report_nor_mind_their_lease() -> None:
     house.clock.sleep(1000.0)
     assert channel.last_sign_s() == frozen_at_s
     assert len(house.live()) == 1
+
+
+def test_its_topology_says_all_that_the_tree_does_which_it_was_made_of() -> None:
+    house = SimHouse()
+    network = (NetworkLevel(level=None, bandwidth_bytes_per_s=1e9),)
+    tree = replace(house.engine.topology(), network=network, switches_reduce=True)
+    engine = SimEngine(house.world, tree, hub=house.hub, checkpoints=house.checkpoints)
+    assert engine.topology() == tree

@@ -11,7 +11,7 @@ from airflow_llmsched.domain.placement import NotPlaced, Placed, PlacementProble
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.testing.solver_contract import random_problems, solutions, takes_of
-from tests.support.fleets import fleet, gang, node, tree_of
+from tests.support.fleets import fleet, gang, node, tree_of, with_busy_links
 
 
 def place(tree: TopologyTree, num_ranks: int, *, tp: int = 1, **others: object) -> Placed | NotPlaced:
@@ -113,3 +113,39 @@ def test_ranks_get_the_slots_that_are_free_not_the_first_ones() -> None:
     result = place(tree_of(busy), 2)
     assert isinstance(result, Placed)
     assert [(slot.slot, slot.local_rank) for slot in result.placement.slots] == [(2, 0), (5, 1)]
+
+
+def test_a_gang_that_no_rack_holds_leaves_racks_alone_whose_links_others_fill() -> None:
+    tree = fleet(16, racks_per_block=4)
+    quiet = nodes_of(place(tree, 48))
+    assert set(quiet) == {f"n{number:04d}" for number in range(6)}
+    busy = with_busy_links(tree, {("b00", "r000"): 0.5, ("b00", "r001"): 0.2, ("b00", "r002"): 0.04})
+    assert set(nodes_of(place(busy, 48))) == {f"n{number:04d}" for number in range(8, 14)}
+
+
+def test_it_goes_to_no_more_racks_for_that() -> None:
+    sizes = (4, 2, 2, 2)
+    tree = tree_of(
+        *(node(f"{rack}{number}", path=("b0", f"r{rack}")) for rack, size in enumerate(sizes) for number in range(size))
+    )
+    busy = with_busy_links(tree, {("b0", "r0"): 0.9})
+    assert nodes_of(place(busy, 48)) == nodes_of(place(tree, 48))
+    assert set(nodes_of(place(busy, 48))) > {"00", "01", "02", "03"}
+
+
+def test_a_gang_that_a_rack_holds_uses_no_link_and_goes_where_it_fits_best() -> None:
+    tree = fleet(8)
+    used = replace(tree, nodes=(replace(tree.nodes[0], num_free_slots=0), *tree.nodes[1:]))
+    busy = with_busy_links(used, {("b00", "r000"): 1.0})
+    assert set(nodes_of(place(busy, 24, preferred_level="rack"))) == {"n0001", "n0002", "n0003"}
+
+
+def test_no_placement_is_refused_for_busy_links_and_none_breaks_a_rule() -> None:
+    for problem in random_problems(seed=3, number=200):
+        tree = with_busy_links(problem.tree, {each.path: 0.7 for each in problem.tree.nodes[::2]})
+        quiet = BestFitSolver().place(problem, time_limit_s=1.0, seed=0)
+        found = BestFitSolver().place(replace(problem, tree=tree), time_limit_s=1.0, seed=0)
+        assert type(found) is type(quiet)
+        if isinstance(found, Placed):
+            assert found.num_domains <= quiet.num_domains or problem.preferred_level is not None
+            assert sum(takes_of(found).values()) == problem.layout.world_size

@@ -14,6 +14,7 @@ from airflow_llmsched.domain.queue import SlicedSlot, SliceKind
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.planner.placement.bestfit import BestFitSolver
 from airflow_llmsched.planner.queue.room import FLEET, Room
+from tests.support.fleets import with_busy_links
 from tests.support.queues import gang, racks, runs_on
 
 
@@ -126,3 +127,18 @@ def test_a_gang_fits_where_the_solver_places_it_and_the_choice_is_whole(seed):
         alone_N = np.zeros_like(room.whole_N)
         alone_N[nodes] = counts
         assert room.fits(alone_N, asked), "what was chosen holds the gang by itself"
+
+
+def test_of_domains_that_hold_a_gang_one_whose_inner_links_are_idle_comes_first():
+    tree = racks(4, blocks=2)
+    used = replace(tree, nodes=(replace(tree.nodes[0], num_free_slots=3, free_slots=(0, 1, 2)), *tree.nodes[1:]))
+
+    def first(of: TopologyTree, size: int) -> list[str]:
+        room = room_of(of)
+        return [room.nodes[node].id for node in next(room.domains(room.whole_N, gang("a", size)))]
+
+    busy = with_busy_links(used, {("b0", "r0"): 0.6, ("b0", "r1"): 0.6})
+    assert first(used, 12) == ["r0n0", "r0n1", "r1n0", "r1n1"], "the block with least to spare"
+    assert first(busy, 12) == ["r2n0", "r2n1", "r3n0", "r3n1"]
+    assert first(with_busy_links(used, {("b0", "r0"): 0.04}), 12) == first(used, 12), "as good as idle"
+    assert first(busy, 6) == first(used, 6) == ["r0n0", "r0n1"], "inside a rack it uses no link of it"
