@@ -16,16 +16,28 @@ from airflow_llmsched.control import events as ev
 from airflow_llmsched.control.arbiter_ground import Decider, Ground
 from airflow_llmsched.control.arbiter_state import Claim, GroundState, generation_of
 from airflow_llmsched.control.arbiter_turn import START_S, ends_by_s, turn_of, unknown_words
-from airflow_llmsched.control.arbiter_view import as_if_alone, asked_gang, left_over, only, slots_of
+from airflow_llmsched.control.arbiter_view import (
+    as_if_alone,
+    asked_gang,
+    beside,
+    left_over,
+    loads_beside,
+    only,
+    slots_of,
+)
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.fit_nodes import without
 from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.control.planning import Planner, choose_plan, missing_of, refused_yet
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue_rules import QueueRules
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import InternalError
+from airflow_llmsched.planner.contention.beside import note_of, plan_beside
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
+from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -63,7 +75,10 @@ class RunArbiter:
         planner: Planner,
         clock: Clock,
         rules: QueueRules,
+        as_measured: Callable[[], AsMeasured] = lambda: as_claimed,
     ) -> None:
+        """``as_measured`` looks up what was measured of the cluster's links; it is asked only where a plan is made."""
+        self._as_measured = as_measured
         self.ground = ground.name
         self._ground = ground
         self._decider = decider
@@ -78,6 +93,12 @@ class RunArbiter:
 
     def choose(self, command: cmd.ChoosePlan, tree: TopologyTree, *, is_own: bool = False) -> Answer:
         """Return the plan of the next launch on ``tree``: the engine's, whole, or what the run has rented of it."""
+        answer = self._choose(command, tree, is_own=is_own)
+        if isinstance(answer, ev.PlanChosen) and answer.note:
+            log.info("run %s: %s", self._run, answer.note)
+        return answer
+
+    def _choose(self, command: cmd.ChoosePlan, tree: TopologyTree, *, is_own: bool) -> Answer:
         unknown = unknown_words(self._context.workload.queue, self._rules)
         if unknown:
             return ev.PlanRefused(at_s=self._clock.now_s(), reason=unknown, retry_at_s=None)
@@ -129,10 +150,12 @@ class RunArbiter:
         return self._ground.take_over(make, instead_of=checks).claims.get(self._run)
 
     def _on_what_is_held(self, mine: Claim, command: cmd.ChoosePlan, tree: TopologyTree) -> ev.PlanChosen | None:
-        own = only(self._fit(tree), mine.held)
-        answer = choose_plan(command, self._context, own, self._planner, now_s=self._clock.now_s())
-        if not isinstance(answer, ev.PlanChosen):
+        state, as_measured = self._ground.state(), self._as_measured()
+        own = only(self._fit(beside(tree, state, run=self._run, as_measured=as_measured)), mine.held)
+        chosen = choose_plan(command, self._context, own, self._planner, now_s=self._clock.now_s())
+        if not isinstance(chosen, ev.PlanChosen):
             return None
+        answer, load = self._beside(chosen, tree, state, as_measured)
         until_s = ends_by_s(self._runs_for_s(answer.plan, command), now_s=self._clock.now_s())
         held = slots_of(answer.plan.placement)
 
@@ -141,7 +164,7 @@ class RunArbiter:
             if found is None or found.yields_to is not None or found.held not in (mine.held, held):
                 raise JournalRaceError(f"run {self._run}: what it holds has changed while it planned: look again")
             taken = replace(found, num_records=command.num_records, held=held, ends_by_s=until_s)
-            return replace(taken, given_at_s=None, seen_at_s=self._clock.now_s())
+            return replace(taken, given_at_s=None, seen_at_s=self._clock.now_s(), load=load)
 
         self._ground.claim_by(make)
         return answer
@@ -151,14 +174,18 @@ class RunArbiter:
         answers: list[ev.PlanChosen | ev.PlanRefused] = []
         if not is_own:
             self._decider.decide(tree)
+        as_measured = self._as_measured()
 
         def make(state: GroundState) -> Claim | None:
             now_s = self._clock.now_s()
-            left = left_over(self._fit(tree), state, run=self._run)
-            answer = choose_plan(command, self._context, left, self._planner, now_s=now_s)
-            answers.append(answer)
-            if isinstance(answer, ev.PlanRefused):
+            whole = beside(tree, state, run=self._run, as_measured=as_measured)
+            left = left_over(self._fit(whole), state, run=self._run)
+            found = choose_plan(command, self._context, left, self._planner, now_s=now_s)
+            if isinstance(found, ev.PlanRefused):
+                answers.append(found)
                 return None
+            answer, load = self._beside(found, tree, state, as_measured)
+            answers.append(answer)
             claim = self._claim(answer.plan, command, tree, since_s=now_s)
             return replace(
                 claim,
@@ -166,6 +193,7 @@ class RunArbiter:
                 started_s=now_s,
                 is_own=is_own,
                 ends_by_s=ends_by_s(claim.runs_for_s, now_s=now_s),
+                load=load,
             )
 
         self._ground.claim_by(make)
@@ -222,6 +250,21 @@ class RunArbiter:
         if isinstance(answer, ev.PlanChosen):
             raise InternalError(f"run {self._run}: a plan was refused and chosen on the same nodes")
         return answer
+
+    def _beside(
+        self, chosen: ev.PlanChosen, tree: TopologyTree, state: GroundState, as_measured: AsMeasured
+    ) -> tuple[ev.PlanChosen, NetworkLoad | None]:
+        """Return a plan whose note says what it and others' gangs do to each other, and what it puts on the network.
+
+        None of the latter where the planner does not know the machines, or how long a step takes.
+        """
+        shapes, plan = node_shapes(), chosen.plan
+        if plan.node_shape not in shapes:
+            return chosen, None
+        others = loads_beside(state, run=self._run)
+        found = plan_beside(self._context.workload, plan, tree, shapes=shapes, loads=others, as_measured=as_measured)
+        note = "; ".join(filter(None, (chosen.note, *note_of(found.told))))
+        return replace(chosen, note=note), found.load
 
     def _fit(self, tree: TopologyTree) -> TopologyTree:
         return without(tree, self._context.unfit)

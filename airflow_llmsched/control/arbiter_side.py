@@ -15,7 +15,7 @@ from typing import Protocol
 from airflow_llmsched.control.arbiter_ground import Decider, Ground
 from airflow_llmsched.control.arbiter_state import Claim, GroundState, launch_number
 from airflow_llmsched.control.arbiter_turn import ends_by_s, turn_of, unknown_words
-from airflow_llmsched.control.arbiter_view import as_if_alone, left_over, only, part_of, slots_of
+from airflow_llmsched.control.arbiter_view import as_if_alone, beside, left_over, only, part_of, slots_of
 from airflow_llmsched.control.fit_nodes import without
 from airflow_llmsched.control.journal import JournalRaceError
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
@@ -165,7 +165,7 @@ class SideArbiter:
             self._decider.decide(tree)
 
         def make(state: GroundState) -> Claim | None:
-            placed.append(fitting.place(left_over(tree, state, run=self.key)))
+            placed.append(fitting.place(left_over(beside(tree, state, run=self.key), state, run=self.key)))
             now_s = self._clock.now_s()
             asked = fitting.asks(as_if_alone(only(tree, slots_of(placed[-1]))))
             claim = self._claim(self._gang(asked), number, since_s=now_s)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from airflow_llmsched.control.fencing import CLOCK_SKEW_S
 from airflow_llmsched.domain.fleet import FLEET
 from airflow_llmsched.domain.identity import AttemptKey, NodeId, RunKey
+from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.queue import Amounts, QueuedGang, Reservation, TeamUsage
 from airflow_llmsched.domain.queue_decision import Preempt, Start, Waits
 from airflow_llmsched.domain.slots import FIRST_SLICE, taken_of
@@ -41,6 +42,14 @@ Slots = Mapping[NodeId, tuple[int, ...]]
 """Accelerators by node."""
 
 
+def _none_if_damaged(value: Any, read: ValidatorFunctionWrapHandler) -> NetworkLoad | None:
+    try:
+        load: NetworkLoad | None = read(value)
+    except ValidationError:
+        return None
+    return load
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """What one run holds (``held``), or waits for since ``since_s``. Times are Unix seconds.
@@ -53,7 +62,9 @@ class Claim:
     has rented, ``is_own``, is nobody else's, who could make it leave. One on slices holds their slots, which come to
     ``part_ratio`` of an accelerator. ``saves_every_s``: how far apart its checkpoints are expected to be, None: it is
     not known, or there are none on the way. ``seen_at_s`` is when its run last came to claim; ``given_at_s`` when what
-    it holds was given to it, None once the run has taken it up: nothing is launched on it before.
+    it holds was given to it, None once the run has taken it up: nothing is launched on it before. ``load`` is what its
+    gang puts on links of the network that others may use, too; None: not known, and nobody plans by it. So is what
+    cannot be read: what others are planned by must not keep a ground from being read.
     """
 
     gang: QueuedGang
@@ -78,6 +89,7 @@ class Claim:
     part_ratio: float = 0.0
     seen_at_s: float = 0.0
     given_at_s: float | None = None
+    load: Annotated[NetworkLoad | None, WrapValidator(_none_if_damaged)] = None
 
     @property
     def waits(self) -> bool:
@@ -315,7 +327,7 @@ def passed_over(state: GroundState, runs: Iterable[RunKey]) -> GroundState:
         claim = _known(claims, run)
         if claim.held and claim.given_at_s is None:
             raise DataError(f"run {run} lost what it holds while it may be there: restore the records from a backup")
-        nothing = replace(claim, held={}, part_ratio=0.0, started_s=0.0, ends_by_s=None, given_at_s=None)
+        nothing = replace(claim, held={}, part_ratio=0.0, started_s=0.0, ends_by_s=None, given_at_s=None, load=None)
         claims[run] = replace(nothing, reserved=None, wait=None, yields_to=None, yields_by_s=None)
         claims = _not_awaited(claims, run)
     return replace(state, claims=claims)

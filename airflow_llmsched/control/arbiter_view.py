@@ -12,6 +12,7 @@ from airflow_llmsched.control.planning import with_all_free
 from airflow_llmsched.domain.fleet import FLEET, cluster_of
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
+from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
@@ -29,6 +30,8 @@ from airflow_llmsched.domain.queue_rules import DEFAULT_PRIORITY, QueueRules, Qu
 from airflow_llmsched.domain.slots import taken_of
 from airflow_llmsched.domain.topology import Division, TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.contention.busy import with_busy_links
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.planner.perf.hardware import node_shapes
 from airflow_llmsched.planner.placement.feasible import NODE_LEVEL
 from airflow_llmsched.planner.placement.wishes import stride_and_size
@@ -55,6 +58,22 @@ def left_over(tree: TopologyTree, state: GroundState, *, run: RunKey) -> Topolog
         if claim.reserved is not None:
             promised.update(claim.reserved.num_slots)
     return _less_of(tree, held, promised)
+
+
+def loads_beside(state: GroundState, *, run: RunKey | None = None) -> dict[str, NetworkLoad]:
+    """Return what gangs of other runs put on the network, by what a reader knows them by; as far as it is known."""
+    return {
+        f"run {key} ({claim.dag_id})" if claim.dag_id else f"run {key}": claim.load
+        for key, claim in state.claims.items()
+        if key != run and claim.load is not None and not claim.waits
+    }
+
+
+def beside(
+    tree: TopologyTree, state: GroundState, *, run: RunKey | None = None, as_measured: AsMeasured = as_claimed
+) -> TopologyTree:
+    """Return a cluster's tree, of which nothing is left out, with how busy gangs of other runs keep its links."""
+    return with_busy_links(tree, loads_beside(state, run=run), node_shapes(), as_measured=as_measured)
 
 
 def as_if_alone(tree: TopologyTree) -> TopologyTree:
@@ -147,7 +166,7 @@ def queue_state(
     whole = held_by(each for each in claims if each.gang.slices is None)
     return QueueState(
         now_s=now_s,
-        tree=_without_own(tree, others, on_slices),
+        tree=_without_own(beside(tree, state), others, on_slices),
         classes=rules.classes,
         waiting=tuple(_waiting(each) for each in waiting),
         running=tuple(

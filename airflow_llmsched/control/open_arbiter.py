@@ -18,6 +18,7 @@ from airflow_llmsched.domain.fleet import FLEET, Fleet
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
 from airflow_llmsched.domain.queue_rules import QueueRules
 from airflow_llmsched.errors import SpecError
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.ports import (
     Clock,
     Engine,
@@ -120,11 +121,17 @@ def open_arbiter(
     store: ObjectStore,
     open_channel: Callable[[str], RunChannel],
     clock: Clock,
+    as_measured: Callable[[], AsMeasured] = lambda: as_claimed,
 ) -> RunArbiter:
-    """Return whoever claims for the run of ``context``, by the rules of the deployment's fleet file."""
+    """Return whoever claims for the run of ``context``, by the rules of the deployment's fleet file.
+
+    ``as_measured`` looks up what was measured of the links of the ground's cluster.
+    """
     rules = rules_of(fleet)
     decider = _decider(ground, rules, store, open_channel, clock)
-    return RunArbiter(ground, decider, context=context, planner=planner, clock=clock, rules=rules)
+    return RunArbiter(
+        ground, decider, context=context, planner=planner, clock=clock, rules=rules, as_measured=as_measured
+    )
 
 
 def open_side_arbiter(

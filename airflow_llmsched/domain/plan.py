@@ -139,7 +139,8 @@ class PlanSearch:
     """The Pareto set, best by the objective first, and the number of candidates that fell out for each reason.
 
     ``plans`` is empty when nothing is legal; ``relaxation`` then says the smallest change known to help. ``notes`` are
-    sentences on what the order of plans could not take into account. ``tools`` are those for which a run was planned:
+    sentences on what the order of plans could not take into account, and on what gangs of other runs and that of the
+    best plan do to each other. ``tools`` are those for which a run was planned:
     only what all of them can express was looked at, and no other plan is of use to it later.
     """
 

@@ -106,11 +106,13 @@ def open_driver(settings: GangSettings) -> RunDriver:
         terms_of=renter.terms_of,
         capacity=_capacity(settings, spec, renter, allowed_usd=allowances.newest_usd()),
         allowance=allowances.newest_usd,
-        arbiter=_arbiter(settings, engine, context, planner=planner),
+        arbiter=_arbiter(settings, engine, context, planner=planner, hook=hook),
     )
 
 
-def _arbiter(settings: GangSettings, engine: Engine, context: RunContext, *, planner: Planner) -> RunArbiter | None:
+def _arbiter(
+    settings: GangSettings, engine: Engine, context: RunContext, *, planner: Planner, hook: PlacementHook
+) -> RunArbiter | None:
     """Return whoever shares the engine's nodes among runs; None where the engine does, or has none but rented ones."""
     fleet, store, clock = deployment_fleet(), settings.scope.store(), SystemClock()
     runs = [context.run_key, settings.scope.checks_key]
@@ -118,7 +120,14 @@ def _arbiter(settings: GangSettings, engine: Engine, context: RunContext, *, pla
     if ground is None:
         return None
     return open_arbiter(
-        ground, context=context, planner=planner, fleet=fleet, store=store, open_channel=open_channel, clock=clock
+        ground,
+        context=context,
+        planner=planner,
+        fleet=fleet,
+        store=store,
+        open_channel=open_channel,
+        clock=clock,
+        as_measured=hook.as_measured,
     )
 
 

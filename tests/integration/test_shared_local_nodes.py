@@ -20,6 +20,7 @@ from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.intents import evaluation_intents
 from airflow_llmsched.control.journal import Journal
 from airflow_llmsched.control.open_arbiter import open_arbiter, open_ground, open_side_arbiter
+from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.control.poller import WatchState
 from airflow_llmsched.control.run_state import RunPhase, RunState
 from airflow_llmsched.control.runs import RunDriver, run_blocking
@@ -33,10 +34,13 @@ from airflow_llmsched.domain.launcher import Launcher
 from airflow_llmsched.domain.layout import ParallelLayout
 from airflow_llmsched.domain.queue import Limits, TeamQuota
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
+from airflow_llmsched.domain.topology import TopologyTree
+from airflow_llmsched.domain.workload import BatchPhase, CapacityWish, TrafficDemand, WorkloadSpec
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.telemetry.channel import DirectoryChannel
 from tests.support.crash_sim_houses import OneRank
 from tests.support.local_house import TRAINER, LocalHouse
+from tests.support.networked_house import NETWORK, plan_in_earnest
 from tests.support.shared_house import planner_of
 from tests.support.waiting import wait_until
 
@@ -61,7 +65,7 @@ class Guest:
         house = self.site.house
         self.key = RunKey(f"{house.run[:-1]}{self.name}")
         self.hold = house.root / f"hold-{self.name}"
-        workload = replace(house.context.workload, queue=QueueWish(team=self.team, priority=self.priority))
+        workload = replace(self.site.workload(), queue=QueueWish(team=self.team, priority=self.priority))
         steps = ("--steps", "20", "--hold-at", "6", "--hold", str(self.hold))
         self.context = replace(
             house.context,
@@ -107,7 +111,7 @@ class Guest:
         )
 
     def _driver(self) -> RunDriver:
-        house, planner = self.site.house, planner_of(2)
+        house, planner = self.site.house, self.site.planner
         return RunDriver(
             context=self.context,
             journal=Journal(house.store, self.key),
@@ -120,7 +124,7 @@ class Guest:
                 self.site.ground(),
                 context=self.context,
                 planner=planner,
-                fleet=Fleet(clusters=(), queue=RULES),
+                fleet=Fleet(clusters=(), queue=self.site.rules),
                 store=house.store,
                 open_channel=DirectoryChannel,
                 clock=house.clock,
@@ -134,10 +138,17 @@ class Guest:
 class Site:
     """Two nodes of two slots, and what holds them."""
 
+    rules = RULES
+    planner: Planner = staticmethod(planner_of(2))
+
     def __init__(self, root: Path) -> None:
         self.house = LocalHouse(root)
         self.engine = LocalEngine(root=str(root / "engine"), num_nodes=2, slots_per_node=2)
         self.guests: list[Guest] = []
+
+    def workload(self) -> WorkloadSpec:
+        """Return what a guest trains."""
+        return self.house.context.workload
 
     def guest(self, name: str, *, team: str, priority: str = "normal") -> Guest:
         self.guests.append(Guest(self, name, team, priority))
@@ -295,3 +306,56 @@ class Evaluation:
             intents=evaluation_intents(house.store, house.run),
             holding=claims,
         )
+
+
+class RackedEngine(LocalEngine):
+    """A local engine whose nodes, of a shape that the planner knows, hang in pairs below thin links."""
+
+    def topology(self) -> TopologyTree:
+        found = super().topology()
+        nodes = (
+            replace(node, path=(f"b{number // 6}", f"r{number // 2}"))
+            for number, node in enumerate(sorted(found.nodes, key=lambda node: int(node.id[1:])))
+        )
+        return TopologyTree(levels=("block", "rack"), nodes=tuple(nodes), network=NETWORK)
+
+
+class RackedSite(Site):
+    """Two blocks of three racks of two nodes: a gang of three leaves its rack, and talks all the time."""
+
+    rules = QueueRules()
+    planner: Planner = staticmethod(plan_in_earnest)
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.engine = RackedEngine(root=str(root / "engine"), num_nodes=12, slots_per_node=1, node_shape="p5.48xlarge")
+
+    def workload(self) -> WorkloadSpec:
+        traffic = TrafficDemand(group="trainer", group_size=3, collective="all_reduce", bytes_per_step=10**10)
+        return replace(
+            super().workload(),
+            batch=(BatchPhase(from_tokens=0, sequence_length_tokens=128, num_sequences=3),),
+            capacity=CapacityWish(min_ranks=3, max_ranks=3),
+            communication=(traffic,),
+        )
+
+
+@pytest.mark.timeout(240)
+def test_a_real_gang_is_started_off_the_links_that_another_keeps_busy(tmp_path: Path) -> None:
+    site = RackedSite(tmp_path)
+    try:
+        first = site.guest("a", team="default")
+        wait_until(lambda: first.reached(6), LIMIT_S)
+        assert site.nodes_of(first) == {"n0", "n1", "n2"}
+        second = site.guest("b", team="default")
+        wait_until(lambda: second.reached(6), LIMIT_S)
+        assert site.nodes_of(second) == {"n6", "n7", "n8"}, "n3, n4 and n5 are as near, and fit better"
+        for guest in (first, second):
+            assert isinstance(guest.end(), Succeeded)
+        third = site.guest("c", team="default")
+        wait_until(lambda: third.reached(6), LIMIT_S)
+        assert site.nodes_of(third) == {"n0", "n1", "n2"}
+        assert isinstance(third.end(), Succeeded)
+    finally:
+        for guest in site.guests:
+            site.release(guest)

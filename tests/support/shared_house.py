@@ -30,6 +30,7 @@ from airflow_llmsched.domain.queue import QueuedGang
 from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.topology import TopologyNode, TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.sim.channel import SimChannelHub
 from airflow_llmsched.sim.checkpoints import SimCheckpoints
 from airflow_llmsched.sim.clock import VirtualClock
@@ -121,6 +122,7 @@ class SharedHouse:
         self.store = MemoryStore()
         self.tenants: dict[RunKey, Tenant] = {}
         self.lease_s: float | None = 120.0
+        self.as_measured: AsMeasured = as_claimed
         self._reader = self.ground()
 
     def add(
@@ -195,7 +197,13 @@ class SharedHouse:
             open_channel=self.hub.open,
             clock=self.clock,
             arbiter=RunArbiter(
-                self.ground(), self.decider(), context=context, planner=planner, clock=self.clock, rules=self.rules
+                self.ground(),
+                self.decider(),
+                context=context,
+                planner=planner,
+                clock=self.clock,
+                rules=self.rules,
+                as_measured=lambda: self.as_measured,
             ),
         )
 

@@ -18,6 +18,7 @@ from airflow_llmsched.planner.contention.network_loads import gang_loads, networ
 from airflow_llmsched.planner.contention.planned import planned_load
 from airflow_llmsched.planner.contention.slowdown import Slowdown, slowdowns
 from airflow_llmsched.planner.graphs.cluster_graph import ClusterGraph
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.planner.perf.network_levels import of_shape
 
 MAX_NAMED = 4
@@ -49,16 +50,18 @@ def plan_beside(
     shapes: Mapping[str, NodeShape],
     loads: Mapping[str, NetworkLoad],
     name: str = "this run",
+    as_measured: AsMeasured = as_claimed,
 ) -> Beside:
     """Return what there is to know of a plan beside gangs that run, whose ``loads`` are told by their names.
 
-    ``tree`` is of the whole cluster: of nodes that are left out nobody knows what they bring to a link.
+    ``tree`` is of the whole cluster: of nodes that are left out nobody knows what they bring to a link. Links are as
+    they were ``as_measured``, for those that were.
 
     Raises:
         KeyError: the plan's shape is not among ``shapes``, a node of it not in the tree, or as the performance model.
     """
     shape = shapes[plan.node_shape]
-    own = of_shape(tree, plan.node_shape, shape)
+    own = as_measured(of_shape(tree, plan.node_shape, shape), plan.node_shape)
     cluster = ClusterGraph(own, shape)
     gang = planned_load(name, workload, plan, own, cluster)
     return Beside(

@@ -18,20 +18,26 @@ from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.planner.contention.loads import GangLoad, LinkId
 from airflow_llmsched.planner.contention.network_loads import gang_loads
 from airflow_llmsched.planner.graphs.cluster_graph import ClusterGraph
+from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.planner.perf.network_levels import of_shape
 
 
 def with_busy_links(
-    tree: TopologyTree, loads: Mapping[str, NetworkLoad], shapes: Mapping[str, NodeShape]
+    tree: TopologyTree,
+    loads: Mapping[str, NetworkLoad],
+    shapes: Mapping[str, NodeShape],
+    *,
+    as_measured: AsMeasured = as_claimed,
 ) -> TopologyTree:
     """Return a whole tree whose nodes say how busy gangs keep the links above them (``TopologyNode.busy_ratios``).
 
-    Of nodes that are left out of a tree nobody knows what they bring to a link: narrow it afterwards. Gangs on machines
+    Links are as they were ``as_measured``, for those that were. Of nodes that are left out of a tree nobody knows what
+    they bring to a link: narrow it afterwards. Gangs on machines
     of different shapes are not looked at together.
     """
     found: dict[NodeId, tuple[float, ...]] = {}
     for name in sorted({each.shape for each in loads.values()} & shapes.keys()):
-        own = of_shape(tree, name, shapes[name])
+        own = as_measured(of_shape(tree, name, shapes[name]), name)
         if own.nodes:
             cluster = ClusterGraph(own, shapes[name])
             found |= busy_ratios(gang_loads(loads, own, cluster), cluster)

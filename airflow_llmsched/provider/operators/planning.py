@@ -11,16 +11,19 @@ from airflow_llmsched.provider.operators.base import EngineOperator, failing_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_llmsched.domain.plan import Plan
+    from airflow_llmsched.domain.network_load import NetworkLoad
+    from airflow_llmsched.domain.plan import Plan, PlanSearch
     from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
+    from airflow_llmsched.planner.links import AsMeasured
     from airflow_llmsched.provider.run_scope import RunScope
 
 
 class PlanTrainingOperator(EngineOperator):
     """Choose how to split the model and where to put it, on what the run has rented, else on what the engine has free.
 
-    A run that will wait its turn (``queue`` in the spec) is planned on all that works, whoever is there now.
+    A run that will wait its turn (``queue`` in the spec) is planned on all that works, whoever is there now. Any other
+    keeps off links that gangs of other runs keep busy, where it has a choice, and its notes say who slows whom.
     The whole search goes to the run's folder; XCom gets its URI, digest and a summary, never the placement.
 
     Args:
@@ -47,6 +50,7 @@ class PlanTrainingOperator(EngineOperator):
 
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
+        from airflow_llmsched.planner.contention.busy import with_busy_links
         from airflow_llmsched.planner.explain import explain_plan
         from airflow_llmsched.planner.export.filter import expressible_by
         from airflow_llmsched.planner.perf.hardware import node_shapes
@@ -54,7 +58,7 @@ class PlanTrainingOperator(EngineOperator):
         from airflow_llmsched.provider.hooks.placement import PlacementHook
         from airflow_llmsched.provider.rented_tree import tree_of
         from airflow_llmsched.provider.run_spans import measured
-        from airflow_llmsched.provider.unclaimed import waiting_might_help, when_its_turn_comes
+        from airflow_llmsched.provider.unclaimed import loads_now, waiting_might_help, when_its_turn_comes
 
         started_s = now_s()
         scope = self.scope(context)
@@ -64,15 +68,20 @@ class PlanTrainingOperator(EngineOperator):
             expresses = expressible_by(self.write_out, spec) if self.write_out else None
             engine = hook.get_conn()
             tree = when_its_turn_comes(tree_of(scope, hook), spec, engine=engine)
-            search = hook.plan_on(spec, tree, frozenset(), expresses=expresses)
+            loads = loads_now(scope, spec, engine=engine, name=self.engine)
+            shapes, as_measured = node_shapes(), hook.as_measured()
+            beside = with_busy_links(tree, loads, shapes, as_measured=as_measured)
+            search = hook.plan_on(spec, beside, frozenset(), expresses=expresses)
+            if search.plans and loads:
+                search = self._noted(spec, search, tree, loads, as_measured)
             words = explain_plan(
                 spec,
                 search,
                 tree,
-                node_shapes(),
+                shapes,
                 expresses=expresses,
                 calibration=hook.calibration(),
-                as_measured=hook.as_measured(),
+                as_measured=as_measured,
             )
             self.log.info("%s", words)
             if not search.plans:
@@ -88,6 +97,24 @@ class PlanTrainingOperator(EngineOperator):
             "num_alternatives": len(search.plans) - 1,
             **({"settings": settings} if settings else {}),
         }
+
+    def _noted(
+        self,
+        spec: WorkloadSpec,
+        search: PlanSearch,
+        tree: TopologyTree,
+        loads: Mapping[str, NetworkLoad],
+        as_measured: AsMeasured,
+    ) -> PlanSearch:
+        """Return what was found with a note on what the best plan's gang and those that run do to each other."""
+        from dataclasses import replace
+
+        from airflow_llmsched.planner.contention.beside import note_of, plan_beside
+        from airflow_llmsched.planner.perf.hardware import node_shapes
+
+        shapes, best = node_shapes(), search.plans[0]
+        told = plan_beside(spec, best, tree, shapes=shapes, loads=loads, as_measured=as_measured).told
+        return replace(search, notes=(*search.notes, *note_of(told)))
 
     def _write_out(
         self, scope: RunScope, spec: WorkloadSpec, plan: Plan, tree: TopologyTree

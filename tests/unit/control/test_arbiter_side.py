@@ -27,6 +27,7 @@ from airflow_llmsched.domain.queue_rules import QueueRules, QueueWish
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.errors import CapacityError, RelaxError, TurnError
 from airflow_llmsched.sim.scripts import RANKS_VARIABLE, SIM_RANKS_COMMAND, SimRankScript
+from tests.support.networked_house import NetworkedHouse
 from tests.support.shared_house import GROUND, SharedHouse, run_of
 
 OWNER = run_of("o")
@@ -331,3 +332,17 @@ def test_it_is_placed_on_nothing_that_its_claims_do_not_share_out(house: SharedH
     house.ground = lambda: ground  # type: ignore[method-assign]
     Bench(house, wish=wish).start()
     assert dict(house.claims().claims[KEY].held) == {"r0n1": (0,)}
+
+
+def test_it_is_told_how_busy_runs_keep_the_links_above_its_nodes() -> None:
+    house = NetworkedHouse()
+    house.start("a", 48)
+    seen: list[TopologyTree] = []
+
+    class Looking(Ranks):
+        def place(self, tree: TopologyTree) -> Placement:
+            seen.append(tree)
+            return super().place(tree)
+
+    Bench(house).claims().hold(Looking(), key=AttemptKey(run=KEY, generation=1, attempt=1))
+    assert {node.id for node in seen[-1].nodes if node.busy_ratios} == {"n0004", "n0005", "n0006", "n0007"}

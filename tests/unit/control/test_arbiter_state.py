@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from airflow_llmsched.control.arbiter_state import (
 )
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout
+from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad
 from airflow_llmsched.domain.queue import QueuedGang, Reservation, TeamUsage
 from airflow_llmsched.domain.queue_decision import Preempt, Start, WaitReason, Waits
 from airflow_llmsched.errors import DataError
@@ -203,3 +205,48 @@ def test_who_is_absent_keeps_his_place_and_nothing_else() -> None:
     assert state.claims[TWO] == claim_of(TWO)
     state = after(Claimed(claim=claim_of(TWO)), decided(starts=(Start(gang=TWO, held={N0: (0,)}, ends_by_s=90.0),)))
     assert states.apply(state, decided(absent=(TWO,))).claims[TWO] == claim_of(TWO)
+
+
+LOAD = NetworkLoad(
+    shape="p5.48xlarge",
+    step_s=1.25,
+    links=(LinkLoad(domains=(("b0", "r0"), ("b0", "r1")), bytes_per_step=4.02e10, alone_bytes_per_s=2.8e10),),
+)
+
+
+def read_with(load: object) -> Claim:
+    """Return a claim as it is read from a record in which its load is something else."""
+    claim = replace(claim_of(ONE, held={N0: (0, 1)}), load=LOAD)
+    plain = json.loads(FORM.encode_change(Claimed(claim=claim), number=7))
+    if load is None:
+        del plain["change"]["claim"]["load"]
+    else:
+        plain["change"]["claim"]["load"] = load
+    change = FORM.decode_change(json.dumps(plain).encode(), number=7, where="here")
+    assert isinstance(change, Claimed)
+    assert replace(change.claim, load=LOAD) == claim
+    return change.claim
+
+
+def test_a_claim_comes_back_with_its_load_and_without_one_from_an_older_version() -> None:
+    claim = replace(claim_of(ONE, held={N0: (0, 1)}), load=LOAD)
+    state = after(Claimed(claim=claim))
+    assert FORM.decode_state(FORM.encode_state(state, number=64), number=64, where="here") == state
+    assert FORM.decode_change(FORM.encode_change(Claimed(claim=claim), number=7), number=7, where="here") == Claimed(
+        claim=claim
+    )
+    assert read_with(None).load is None
+
+
+@pytest.mark.parametrize("load", [7, "much", [], {"shape": "a"}, {"shape": "a", "step_s": -1.0}, {"links": [[]]}])
+def test_a_load_that_is_damaged_is_as_good_as_none_and_the_rest_of_the_claim_is_read(load: object) -> None:
+    assert read_with(load).load is None
+
+
+def test_a_load_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    assert read_with({"shape": "a", "step_s": 2.0, "colour": "red"}).load == NetworkLoad(shape="a", step_s=2.0)
+
+
+def test_who_is_passed_over_puts_nothing_on_the_network() -> None:
+    given = replace(claim_of(ONE, held={N0: (0,)}), load=LOAD, given_at_s=10.0)
+    assert states.passed_over(after(Claimed(claim=given)), [ONE]).claims[ONE].load is None

@@ -8,7 +8,9 @@ from airflow_llmsched.control.arbiter_state import Claim, GroundState, PastHold,
 from airflow_llmsched.control.arbiter_view import (
     as_if_alone,
     asked_gang,
+    beside,
     left_over,
+    loads_beside,
     next_save_s,
     only,
     part_of,
@@ -19,6 +21,7 @@ from airflow_llmsched.control.arbiter_view import (
 )
 from airflow_llmsched.domain.identity import NodeId, RunKey
 from airflow_llmsched.domain.layout import ParallelLayout, PlacementWish, RankGroup
+from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad
 from airflow_llmsched.domain.placement import HelperSlot, Placement
 from airflow_llmsched.domain.plan import Plan
 from airflow_llmsched.domain.queue import (
@@ -281,3 +284,24 @@ def test_what_is_listed_whole_here_and_divided_there_is_given_out_one_way_at_a_t
     assert free_of(left_over(theirs, state_of(on_slice), run=third)) == {N0: (0,)}
     assert queue_state(state_of(on_whole), ours, QueueRules(), now_s=1.0).sliced == ()
     assert free_of(queue_state(state_of(on_slice), theirs, QueueRules(), now_s=1.0).tree) == {N0: (0,)}
+
+
+def test_links_are_busy_with_what_other_runs_that_hold_slots_put_on_them() -> None:
+    tree = fleet(4, nodes_per_rack=2)
+    load = NetworkLoad(
+        shape="p5.48xlarge",
+        step_s=1.0,
+        links=(LinkLoad(domains=(("b00", "r001"),), bytes_per_step=1e11, alone_bytes_per_s=2e11),),
+    )
+    running = claim_of(ONE, {NodeId("n0002"): (0,)}, load=load, dag_id="pretrain")
+    waiting = claim_of(TWO, {}, load=load)
+    silent = claim_of(RunKey("ls-cccccccccccccccccccc"), {NodeId("n0003"): (0,)})
+    state = state_of(running, waiting, silent)
+    assert loads_beside(state) == {f"run {ONE} (pretrain)": load}
+    assert loads_beside(state, run=ONE) == {}
+    assert loads_beside(state_of(replace(running, dag_id=""))) == {f"run {ONE}": load}
+    busy = {node.id for node in beside(tree, state).nodes if node.busy_ratios}
+    assert busy == {"n0002", "n0003"}
+    assert beside(tree, state, run=ONE) == tree
+    asked = queue_state(state, tree, QueueRules(), now_s=10.0)
+    assert {node.id for node in asked.tree.nodes if node.busy_ratios} == busy

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
 from airflow_llmsched.planner.contention.advice import capacities
 from airflow_llmsched.planner.contention.beside import MAX_NAMED, MAX_SLOWED, note_of, plan_beside, words_beside
+from airflow_llmsched.planner.contention.busy import with_busy_links
 from airflow_llmsched.planner.contention.loads import GangLoad
 from airflow_llmsched.planner.contention.slowdown import slowdowns
 from airflow_llmsched.planner.perf.hardware import node_shapes
@@ -66,3 +70,22 @@ def test_a_plan_is_told_with_what_it_puts_on_the_network() -> None:
 def test_a_note_is_one_sentence_and_none_of_nothing() -> None:
     assert note_of(()) == ()
     assert note_of(("a slows b", "b slows a")) == ("Beside others: a slows b; b slows a.",)
+
+
+def test_links_are_reckoned_as_they_were_measured() -> None:
+    run, tree = trained_on(48), two_blocks()
+    plan = plan_in_earnest(run, tree, frozenset()).plans[0]
+    fast = NetworkLevel(level="block", bandwidth_bytes_per_s=50e9, is_measured=True)
+
+    def measured(own: TopologyTree, shape: str) -> TopologyTree:
+        assert shape == plan.node_shape
+        return replace(own, network=(fast,))
+
+    load = plan_beside(run, plan, tree, shapes=node_shapes(), loads={}).load
+    assert load is not None
+    told = plan_beside(run, plan, tree, shapes=node_shapes(), loads={"run b": load}, as_measured=measured).told
+    assert not any("run b" in each for each in told), "it is wide enough for both"
+    busy = with_busy_links(tree, {"run b": load}, node_shapes(), as_measured=measured)
+    slow = with_busy_links(tree, {"run b": load}, node_shapes())
+    assert 0 < max(max(each.busy_ratios, default=0.0) for each in busy.nodes) < 0.1
+    assert max(max(each.busy_ratios, default=0.0) for each in slow.nodes) > 0.9
