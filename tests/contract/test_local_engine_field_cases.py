@@ -141,7 +141,7 @@ def test_torchrun_whose_rank_fails_ends_whole_with_that_rank_and_code(harness: L
     assert status.first_end is not None
     assert (status.first_end.rank, status.first_end.exit_code) == (1, 3)
     assert "rank one is done for" in status.reason
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_f3_a_rank_is_found_by_what_it_wrote_wherever_it_ran(harness: LocalHarness) -> None:
@@ -318,7 +318,7 @@ def test_b6_a_failed_rank_fails_the_gang_though_what_it_left_at_its_side_runs_on
     assert (status.first_end.rank, status.first_end.exit_code) == (0, 1)
     assert status.ended_at_s is not None
     assert status.ended_at_s - status.first_end.at_s < 0.5 + 5.0
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_f6_rank_1_exits_3_and_rank_0_blocks_yet_the_gang_ends(harness: LocalHarness) -> None:
@@ -331,7 +331,7 @@ def test_f6_rank_1_exits_3_and_rank_0_blocks_yet_the_gang_ends(harness: LocalHar
     assert "rank 1 on node n0 exited with code 3" in status.reason
     assert status.ended_at_s is not None
     assert status.ended_at_s - status.first_end.at_s < 1.0 + 5.0
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 SUBMITTER = """
@@ -411,7 +411,7 @@ def test_node_that_does_not_start_within_the_limit_takes_the_gang_down(harness: 
         harness.client.gang(handle.native_id).node("n1").claim(identity, at_s=time.time(), port=None)
         submit(harness, gang)
         wait_until(harness.client.gang(handle.native_id).node("n0").exit.exists, LIMIT_S)
-        assert harness.processes(handle) == []
+        assert harness.left(handle, "n0") == []
         assert not poll(harness, handle).phase.ended
     finally:
         idle.kill()
@@ -437,7 +437,7 @@ def test_port_that_is_stolen_before_torchrun_binds_it_fails_the_start_and_says_s
         status = ended(harness, handle, limit_s=150.0)
     assert (status.phase, status.fault) == (GangPhase.FAILED, FaultKind.START_FAILED)
     assert "port in use" in status.reason
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_node_that_is_not_renewed_ends_its_ranks_by_itself(harness: LocalHarness) -> None:
@@ -453,7 +453,7 @@ def test_node_that_is_not_renewed_ends_its_ranks_by_itself(harness: LocalHarness
     assert "lease" in status.reason
     assert status.ended_at_s is not None
     assert until_s <= status.ended_at_s <= until_s + gang.grace_s + 5.0
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_full_disk_under_the_channel_ends_the_gang_and_names_the_file(harness: LocalHarness) -> None:
@@ -466,7 +466,7 @@ def test_full_disk_under_the_channel_ends_the_gang_and_names_the_file(harness: L
     assert (status.phase, status.fault) == (GangPhase.FAILED, FaultKind.DISK_FULL)
     assert str(up / "n1.jsonl") in status.reason
     assert "No space left" in status.reason
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_rank_that_fills_the_disk_with_its_log_ends_the_gang_with_the_disk_as_the_reason(tmp_path: Path) -> None:
@@ -503,7 +503,7 @@ harness = LocalHarness(Path(sys.argv[1]))
 gang = gang_of(harness, [HANGS] * 2, grace_s=0.5)
 handle = submit(harness, harness.run_python(gang, sys.argv[2]))
 status = ended(harness, handle)
-print(status.phase.value, status.fault and status.fault.value, len(harness.processes(handle)), status.reason)
+print(status.phase.value, status.fault and status.fault.value, len(harness.left(handle)), status.reason)
 harness.close()
 """
 

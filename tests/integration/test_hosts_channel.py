@@ -100,7 +100,7 @@ def test_host_that_no_longer_reaches_the_store_ends_its_ranks_with_its_lease(
     status = ended(harness, handle, limit_s=LIMIT_S)
     assert status.phase is GangPhase.LOST
     assert "the lease ran out" in status.reason
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def renewed(channel: ObjectChannel) -> bool:

@@ -129,9 +129,7 @@ def test_partition_longer_than_the_lease_fences_every_rank_and_its_end_brings_no
     assert (status.phase, status.fault) == (GangPhase.LOST, FaultKind.GANG_LOST)
     assert "the lease ran out" in status.reason
     site.signed.cut = False
-    assert site.harness.processes(handle) == [] or wait_until(
-        lambda: not site.harness.processes(handle), limit_s=LIMIT_S
-    )
+    assert site.harness.left(handle) == []
 
 
 def test_partition_shorter_than_the_lease_costs_no_step_and_no_report(site: Site) -> None:

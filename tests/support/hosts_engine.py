@@ -20,6 +20,7 @@ from airflow_llmsched.domain.identity import AttemptKey, NodeId
 from airflow_llmsched.engines.hosts.engine import HostsEngine
 from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript
 from tests.support.at_once import at_once
+from tests.support.leftovers import left_of
 from tests.support.ssh_hosts import SshHosts
 from tests.support.waiting import wait_until
 
@@ -92,6 +93,10 @@ class HostsHarness(EngineHarness):
             if node in (None, each)
             for process in census.marked(gang.marks(handle.native_id, each))
         ]
+
+    def left(self, handle: GangHandle) -> list[proc.Process]:
+        """Return what is left of a gang that has ended by itself."""
+        return left_of(self.processes(handle))
 
     def dir_on(self, name: str, handle: GangHandle) -> GangDir:
         """Return an attempt's directory on one machine, as seen from here."""

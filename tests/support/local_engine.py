@@ -19,6 +19,7 @@ from airflow_llmsched.engines.local.client import LocalClient
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.testing.engine_contract import EngineHarness, RankScript
 from tests.support.at_once import at_once
+from tests.support.leftovers import left_of
 from tests.support.waiting import wait_until
 
 BEHAVE = Path(__file__).with_name("behave.py")
@@ -82,6 +83,10 @@ class LocalHarness(EngineHarness):
             if node in (None, each)
             for process in proc.marked(gang.marks(handle.native_id, each))
         ]
+
+    def left(self, handle: GangHandle, node: str | None = None) -> list[proc.Process]:
+        """Return what is left of a gang, or of its part on one node, that has ended by itself."""
+        return left_of(self.processes(handle, node))
 
     def run_python(self, gang: GangSpec, program: str) -> GangSpec:
         """Return ``gang`` with a Python program for every rank."""

@@ -172,7 +172,7 @@ def test_supervisors_of_a_gang_never_told_to_go_end_by_themselves(harness: Hosts
     assert not poll(harness, handle).phase.ended
     status = ended(harness, handle, limit_s=30.0)
     assert status.phase.ended
-    assert harness.processes(handle) == []
+    assert harness.left(handle) == []
 
 
 def test_launch_that_another_began_is_finished(harness: HostsHarness) -> None:
