@@ -11,6 +11,7 @@ phase, T = cells of time left, W = cells of work left, S = state (:class:`States
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ NUM_CELLS = 300
 """Cells of time until the deadline; work has cells of the same length."""
 
 _NUM_PHASES = len(PHASE_START_S)
+_NUM_BLOCKS = 5
 _Table = npt.NDArray[np.float32]
 
 
@@ -35,7 +37,7 @@ class States:
     SPOT = 2 * _NUM_PHASES
     ON_DEMAND_UP = 3 * _NUM_PHASES
     ON_DEMAND_DOWN = 4 * _NUM_PHASES
-    NUM = 5 * _NUM_PHASES
+    NUM = _NUM_BLOCKS * _NUM_PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +122,10 @@ def solve(model: HazardModel, terms: SpotTerms, *, longest_way_s: float = 0.0, l
     ``least_gain_s`` is what leaving capacity must gain beside the changeover: it is counted as if it had to be paid.
     """
     cell_s = terms.time_s / NUM_CELLS
-    step = _Step(model, terms, cell_s, least_gain_s)
     overhead_s = terms.changeover_s + max(terms.changeover_s, min(longest_way_s, terms.time_s))
     num_work_cells = int(np.ceil((terms.work_s + overhead_s * max(terms.speed_H)) / cell_s)) + 2
-    cost = np.zeros((NUM_CELLS + 1, States.NUM, model.num_classes, num_work_cells), dtype=np.float32)
+    step = _Step(model, terms, cell_s, least_gain_s, num_work_cells=num_work_cells)
+    cost = np.empty((NUM_CELLS + 1, States.NUM, model.num_classes, num_work_cells), dtype=np.float32)
     cost[0] = LATE_COST_RATIO * cell_s * np.arange(num_work_cells)
     for cell in range(1, NUM_CELLS + 1):
         step.back(cost[cell - 1], out=cost[cell])
@@ -136,81 +138,112 @@ def advance_F(cell_s: float) -> FloatArray:
 
 
 class _Step:
-    """One cell of time, backwards."""
+    """One cell of time, backwards. All states at once and in arrays made once, as it is gone hundreds of times."""
 
-    def __init__(self, model: HazardModel, terms: SpotTerms, cell_s: float, least_gain_s: float) -> None:
-        self._cell_s = cell_s
-        self._least_gain_s = np.float32(least_gain_s)
-        self._terms = terms
-        self._lost_FK1 = -np.expm1(-model.loss_per_s_KF * cell_s).T[..., None].astype(np.float32)
-        self._back_FK1 = -np.expm1(-model.return_per_s_KF * cell_s).T[..., None].astype(np.float32)
+    def __init__(
+        self, model: HazardModel, terms: SpotTerms, cell_s: float, least_gain_s: float, *, num_work_cells: int
+    ) -> None:
+        shape_SKW = (States.NUM, model.num_classes, num_work_cells)
+        late_cost = np.float32(LATE_COST_RATIO * cell_s)
+        lost_FK1 = -np.expm1(-model.loss_per_s_KF * cell_s).T[..., None].astype(np.float32)
+        back_FK1 = -np.expm1(-model.return_per_s_KF * cell_s).T[..., None].astype(np.float32)
+        self._ends_SK1 = np.concatenate([lost_FK1, back_FK1, lost_FK1, lost_FK1, back_FK1])
         self._advance_F11 = advance_F(cell_s)[:, None, None].astype(np.float32)
-        self._changeover_cells = terms.changeover_s / cell_s
+        self._least_gain_s = np.float32(least_gain_s)
+        self._price_S11 = (_by_state(terms.price_H) * cell_s).astype(np.float32)
+        changeover_cells = terms.changeover_s / cell_s
+        speed_S11 = _by_state(terms.speed_H)
+        self._hold_on = _Shift(-speed_S11, shape_SKW, late_cost=late_cost)
+        # the changeover is work that has yet to be done
+        self._take = _Shift(speed_S11 * (changeover_cells - 1), shape_SKW, late_cost=late_cost)
+        lost_cells = np.full((1, 1, 1), changeover_cells * terms.base_speed_ratio)
+        self._lose = _Shift(lost_cells, (1, *shape_SKW[1:]), late_cost=late_cost)
+        self._later_SKW, self._part_SKW = (np.empty(shape_SKW, dtype=np.float32) for _ in range(2))
+        self._ended_B1KW = np.empty((_NUM_BLOCKS, 1, *shape_SKW[1:]), dtype=np.float32)  # B = block of age phases
 
     def back(self, after: _Table, *, out: _Table) -> None:
-        idle_up, idle_down = self._expected(after, up=States.IDLE_UP, down=States.IDLE_DOWN)
-        demand_up, demand_down = self._expected(after, up=States.ON_DEMAND_UP, down=States.ON_DEMAND_DOWN)
-        lost = self._shifted(after[States.IDLE_DOWN][None], self._changeover_cells * self._terms.base_speed_ratio)
-        spot = self._older(_block(after, States.SPOT))
-        spot = (1 - self._lost_FK1) * spot + self._lost_FK1 * lost
-        base, on_spot, on_demand = zip(self._terms.price_H, self._terms.speed_H, strict=True)
-        keep_up, take_up = self._kept(idle_up, *base), self._taken(idle_up, *base)
-        keep_down, take_down = self._kept(idle_down, *base), self._taken(idle_down, *base)
-        take_spot, take_demand_up = self._taken(spot, *on_spot), self._taken(demand_up, *on_demand)
-        take_demand_down = self._taken(demand_down, *on_demand)
-        _block(out, States.IDLE_UP)[:] = _least(keep_up, take_spot, take_demand_up)
-        _block(out, States.IDLE_DOWN)[:] = _least(keep_down, take_demand_down)
-        spot_left, demand_left = _least(take_up, take_demand_up), _least(take_spot, take_up)
-        _block(out, States.SPOT)[:] = _least(self._kept(spot, *on_spot), self._least_gain_s + spot_left)
-        _block(out, States.ON_DEMAND_UP)[:] = _least(
-            self._kept(demand_up, *on_demand), self._least_gain_s + demand_left
-        )
-        _block(out, States.ON_DEMAND_DOWN)[:] = _least(
-            self._kept(demand_down, *on_demand), self._least_gain_s + take_down
-        )
+        later = self._later(after)
+        keep, take = self._hold_on(later), self._take(later)
+        keep += self._price_S11
+        take += self._price_S11
+        take_up, take_down, take_spot, demand_up, demand_down = _blocks(take)
+        keep_up, keep_down, keep_spot, keep_demand_up, keep_demand_down = _blocks(keep)
+        idle_up, idle_down, spot, on_demand_up, on_demand_down = _blocks(out)
+        np.minimum(keep_up, take_spot, out=idle_up)
+        np.minimum(idle_up, demand_up, out=idle_up)
+        np.minimum(keep_down, demand_down, out=idle_down)
+        left = self._part_SKW[:_NUM_PHASES]
+        np.minimum(take_up, demand_up, out=left)
+        left += self._least_gain_s
+        np.minimum(keep_spot, left, out=spot)
+        np.minimum(take_spot, take_up, out=left)
+        left += self._least_gain_s
+        np.minimum(keep_demand_up, left, out=on_demand_up)
+        np.add(take_down, self._least_gain_s, out=left)
+        np.minimum(keep_demand_down, left, out=on_demand_down)
         out[..., 0] = 0.0
 
-    def _kept(self, after: _Table, price: float, speed: float) -> _Table:
-        """Return the cost of holding on for one cell."""
-        return np.asarray(price * self._cell_s + self._shifted(after, -speed))
-
-    def _taken(self, after: _Table, price: float, speed: float) -> _Table:
-        """Return the cost of taking it, for one cell: the changeover is work that has yet to be done."""
-        return np.asarray(price * self._cell_s + self._shifted(after, speed * (self._changeover_cells - 1)))
-
-    def _expected(self, after: _Table, *, up: int, down: int) -> tuple[_Table, _Table]:
-        """Return the mean over what the pool does in this cell, from up and from down, while what is rented stays."""
-        from_up = (1 - self._lost_FK1) * self._older(_block(after, up)) + self._lost_FK1 * after[down]
-        from_down = (1 - self._back_FK1) * self._older(_block(after, down)) + self._back_FK1 * after[up]
-        return from_up, from_down
-
-    def _older(self, block_FKW: _Table) -> _Table:
-        """Return the mean over whether the spell reaches its next phase."""
-        older = np.concatenate([block_FKW[1:], block_FKW[-1:]])
-        return np.asarray((1 - self._advance_F11) * block_FKW + self._advance_F11 * older)
-
-    def _shifted(self, block_FKW: _Table, cells: float) -> _Table:
-        """Return the block read ``cells`` of work higher. Below 0 nothing is left; beyond the end all is late."""
-        whole = int(np.floor(cells))
-        lower, upper = self._moved(block_FKW, whole), self._moved(block_FKW, whole + 1)
-        share = np.float32(cells - whole)
-        return np.asarray((1 - share) * lower + share * upper) if share > 1e-6 else lower
-
-    def _moved(self, block_FKW: _Table, cells: int) -> _Table:
-        if cells == 0:
-            return block_FKW
-        if cells < 0:
-            return np.concatenate([np.zeros_like(block_FKW[..., :-cells]), block_FKW[..., :cells]], axis=-1)
-        late = np.float32(LATE_COST_RATIO * self._cell_s) * np.arange(1, cells + 1, dtype=np.float32)
-        return np.concatenate([block_FKW[..., cells:], block_FKW[..., -1:] + late], axis=-1)
+    def _later(self, after: _Table) -> _Table:
+        """Return the mean over what the pool does in this cell, while what is rented stays."""
+        after_BFKW, later_BFKW, part_BFKW = map(_by_block, (after, self._later_SKW, self._part_SKW))
+        advance = self._advance_F11
+        np.multiply(after_BFKW, 1 - advance, out=later_BFKW)
+        np.multiply(after_BFKW[:, 1:], advance[:-1], out=part_BFKW[:, :-1])
+        np.multiply(after_BFKW[:, -1], advance[-1], out=part_BFKW[:, -1])
+        later_BFKW += part_BFKW
+        ended = self._ended_B1KW
+        ended[0], ended[1] = after[States.IDLE_DOWN], after[States.IDLE_UP]
+        ended[2] = self._lose(after[States.IDLE_DOWN][None])
+        ended[3], ended[4] = after[States.ON_DEMAND_DOWN], after[States.ON_DEMAND_UP]
+        self._later_SKW *= 1 - self._ends_SK1
+        np.multiply(_by_block(self._ends_SK1), ended, out=part_BFKW)
+        later_BFKW += part_BFKW
+        return self._later_SKW
 
 
-def _block(table: _Table, start: int) -> _Table:
-    return table[start : start + _NUM_PHASES]
+class _Shift:
+    """Reads a table some cells of work higher, ``cells_S11`` by state. What it returns holds until it is called again.
+
+    Below 0 nothing is left; beyond the end all is late.
+    """
+
+    def __init__(self, cells_S11: FloatArray, shape_SKW: tuple[int, int, int], *, late_cost: np.float32) -> None:
+        whole_S11 = np.floor(cells_S11)
+        share_S11 = (cells_S11 - whole_S11).astype(np.float32)
+        share_S11[share_S11 <= 1e-6] = 0.0
+        self._share_S11, self._rest_S11 = share_S11, 1 - share_S11
+        whole_S = whole_S11[:, 0, 0].astype(np.int64)
+        ends = [0, *(np.flatnonzero(np.diff(whole_S)) + 1), len(whole_S)]
+        self._alike = [(slice(start, end), int(whole_S[start])) for start, end in pairwise(ends)]
+        num_late = max(0, int(whole_S.max()) + 1)
+        self._late = late_cost * np.arange(1, num_late + 1, dtype=np.float32)
+        # One cell more than the table has: between it and the next lower one the last is read.
+        self._moved_SKW = np.zeros((*shape_SKW[:2], shape_SKW[2] + 1), dtype=np.float32)
+        self._read_SKW, self._part_SKW = (np.empty(shape_SKW, dtype=np.float32) for _ in range(2))
+
+    def __call__(self, table_SKW: _Table) -> _Table:
+        moved, num_cells = self._moved_SKW, table_SKW.shape[-1]
+        for states, whole in self._alike:
+            if whole < 0:
+                moved[states, :, -whole:] = table_SKW[states, :, : num_cells + 1 + whole]
+            else:
+                moved[states, :, : num_cells - whole] = table_SKW[states, :, whole:]
+                np.add(table_SKW[states, :, -1:], self._late[: whole + 1], out=moved[states, :, num_cells - whole :])
+        np.multiply(moved[..., :-1], self._rest_S11, out=self._read_SKW)
+        np.multiply(moved[..., 1:], self._share_S11, out=self._part_SKW)
+        self._read_SKW += self._part_SKW
+        return self._read_SKW
 
 
-def _least(first: _Table, *others: _Table) -> _Table:
-    least = first
-    for other in others:
-        least = np.minimum(least, other)
-    return least
+def _by_state(value_H: tuple[float, float, float]) -> FloatArray:
+    """Return what holds while nothing more, spot and on-demand capacity is held, by state (S, 1, 1)."""
+    base, spot, demand = value_H
+    return np.repeat([base, base, spot, demand, demand], _NUM_PHASES)[:, None, None]
+
+
+def _by_block(table: _Table) -> _Table:
+    return table.reshape(_NUM_BLOCKS, _NUM_PHASES, *table.shape[1:])
+
+
+def _blocks(table: _Table) -> tuple[_Table, ...]:
+    return tuple(_by_block(table))
