@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+
 import numpy as np
 
 from airflow_llmsched.planner.layout_table import BoolArray
-from airflow_llmsched.planner.market.forecast import PHASE_START_S, AvailabilityTrace, HazardModel, phase_of
+from airflow_llmsched.planner.market.forecast import PHASE_START_S, AvailabilityTrace, HazardModel
 from airflow_llmsched.planner.market.stock import StockModel
 from airflow_llmsched.units import HOUR_S
 
@@ -37,12 +40,13 @@ def drawn(
     num_ticks = int(hours * HOUR_S / tick_s)
     at_s_T = (start_s or 0.0) + (np.arange(num_ticks) + 0.5) * tick_s
     loss_T, return_T = model.loss_hours.factor_N(at_s_T), model.return_hours.factor_N(at_s_T)
-    for tick, chance in enumerate(rng.random(num_ticks)):
+    loss_per_s_F, return_per_s_F = model.loss_per_s_KF[of_class].tolist(), model.return_per_s_KF[of_class].tolist()
+    for tick, chance in enumerate(rng.random(num_ticks).tolist()):
         ticks.append(up)
-        table = model.loss_per_s_KF if up else model.return_per_s_KF
-        factor = 1.0 if start_s is None else (loss_T if up else return_T)[tick]
-        hazard = factor * table[of_class, int(phase_of(np.array([age_s]))[0])]
-        ends = chance < -np.expm1(-hazard * tick_s)
+        hazards_F = loss_per_s_F if up else return_per_s_F
+        factor = 1.0 if start_s is None else float((loss_T if up else return_T)[tick])
+        hazard = factor * hazards_F[bisect_right(PHASE_START_S, age_s) - 1]
+        ends = chance < -math.expm1(-hazard * tick_s)
         up, age_s = (not up, 0.0) if ends else (up, age_s + tick_s)
     return np.array(ticks)
 

@@ -8,6 +8,7 @@ from airflow_llmsched.domain.capacity import ShapeNeed
 from airflow_llmsched.domain.workload import CapacityWish
 from airflow_llmsched.errors import RelaxError, SpecError
 from airflow_llmsched.planner.perf.hardware import node_shapes
+from airflow_llmsched.provider import shape_arguments
 from airflow_llmsched.provider.shape_arguments import UNKNOWN, is_told, needs_of
 
 
@@ -17,11 +18,17 @@ def spec(demo_spec):
     return replace(demo_spec, capacity=CapacityWish())
 
 
-@pytest.mark.parametrize("nothing", [None, {}, (), []])
-def test_without_shapes_every_shape_competes_that_the_planner_knows(spec, nothing):
-    needs = needs_of(nothing, spec)
+def test_without_shapes_every_shape_competes_that_the_planner_knows(spec):
+    needs = needs_of(None, spec)
     assert set(needs.by_shape) | set(needs.refused) == set(node_shapes())
     assert "p5.48xlarge" in needs.by_shape
+
+
+@pytest.mark.parametrize("nothing", [None, {}, (), []])
+def test_no_shape_is_as_good_as_none_said(spec, nothing, monkeypatch):
+    few = {name: node_shapes()[name] for name in ("p5.48xlarge", "p4d.24xlarge")}
+    monkeypatch.setattr(shape_arguments, "node_shapes", lambda: few)
+    assert list(needs_of(nothing, spec).by_shape) == ["p5.48xlarge", "p4d.24xlarge"]
 
 
 def test_a_shape_that_is_only_named_is_planned(spec):
