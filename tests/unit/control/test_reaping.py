@@ -22,7 +22,7 @@ from airflow_llmsched.sim.scripts import SimTraining
 from tests.support.reaping import DEPLOYMENT, ReapedHouse
 from tests.support.sim_house import RUN
 
-LONG = SimTraining(num_steps=10_000_000)
+LONG = SimTraining(num_steps=10_000_000, work_s=400.0)  # steps of minutes, as days are simulated
 
 
 @pytest.fixture
