@@ -1,7 +1,7 @@
 """Which of several test processes runs what: whole files, and all that need the one real Airflow in one process.
 
-And where each begins to collect: every process collects every test, and pytest rewrites the assertions of each file
-that it has no bytecode of, which in a fresh checkout is all of them.
+And where each begins to collect: every process collects every test, and pytest rewrites the assertions of each file that
+it has no bytecode of, which in a fresh checkout is all of them.
 """
 
 from __future__ import annotations
