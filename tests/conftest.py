@@ -55,15 +55,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
     return WholeFilesAndOneAirflow(config, log)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Have each of several test processes collect from another file on: see ``tests.support.sharing_out``."""
-    worker = getattr(config, "workerinput", None)
-    if worker is not None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        from tests.support.sharing_out import turned
-
-        config.args = turned(config.args, number=int(worker["workerid"][2:]), of=worker["workercount"])
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say why tests were run again (``.ci/run``): those that pass the second time show nothing otherwise."""
     for report in terminalreporter.stats.get("rerun", []):
@@ -74,10 +65,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits longest: the tests of a real Airflow, in whose waiting times the others run.
 
-    Then by file, which is one order for all processes, wherever each began to collect.
     A test with servers may take longer than others: each of its waits alone has up to 100 s before it says what for.
     """
-    items.sort(key=lambda item: (item.get_closest_marker("stack") is None, item.path))
+    items.sort(key=lambda item: item.get_closest_marker("stack") is None)
     for item in items:
         if item.get_closest_marker("server") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SERVER_LIMIT_S))
