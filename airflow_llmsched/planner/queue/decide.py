@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_llmsched.domain.identity import NodeId
 from airflow_llmsched.domain.placement import NotPlaced, Placed, Placement, PlacementProblem
@@ -65,10 +65,36 @@ def placing_by(solver: PlacementSolver, *, time_limit_s: float = 5.0, seed: int 
 def decide(state: QueueState, place: Place) -> QueueDecision:
     """Decide about every waiting gang.
 
+    Whoever is kept off busy links may break into a domain that somebody behind him needs whole. Nobody waits for a
+    link: then it is decided as if all links were idle.
+
     Raises:
         ValueError: a gang requires a level that the tree does not have.
         InternalError: ``place`` gave a gang what it was not offered.
     """
+    decision = _decide(state, place)
+    if not decision.starts or not decision.waits or not any(node.busy_ratios for node in state.tree.nodes):
+        return decision
+    nodes = tuple(replace(node, busy_ratios=()) for node in state.tree.nodes)
+    anyhow = _decide(replace(state, tree=replace(state.tree, nodes=nodes)), place)
+    return anyhow if _is_worse(decision, than=anyhow) else decision
+
+
+def _is_worse(decision: QueueDecision, *, than: QueueDecision) -> bool:
+    """Whether somebody does not start, is promised a later start or has to leave who need not."""
+    started = {each.gang for each in decision.starts}
+    promised_s = {each.gang: each.start_s for each in decision.reservations}
+    return (
+        any(each.gang not in started for each in than.starts)
+        or any(
+            each.gang not in started and promised_s.get(each.gang, math.inf) > each.start_s
+            for each in than.reservations
+        )
+        or len(decision.preemptions) > len(than.preemptions)
+    )
+
+
+def _decide(state: QueueState, place: Place) -> QueueDecision:
     desk = Desk.of(state)
     outcome = _Outcome()
     for group in groups(state):

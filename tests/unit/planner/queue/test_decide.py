@@ -328,6 +328,17 @@ def state_number(seed: int) -> QueueState:
     return state_of(tree, *running, *waiting, quotas=both, policy=policy)
 
 
+def with_busy_links(state: QueueState, seed: int) -> QueueState:
+    """Return a queue whose links others keep busy, here more and there less."""
+    rng, busy = random.Random(seed), dict[tuple[str, ...], float]()
+    nodes = []
+    for node in state.tree.nodes:
+        paths = [(*node.path, node.id)[:depth] for depth in range(1, len(node.path) + 2)]
+        ratios = tuple(busy.setdefault(path, rng.choice([0.0, 0.0, 0.1, 0.5, 1.0])) for path in paths)
+        nodes.append(replace(node, busy_ratios=ratios))
+    return replace(state, tree=replace(state.tree, nodes=tuple(nodes)))
+
+
 GROUPS = st.integers(0, 1_000_000).map(crowd_of_groups)
 PLAIN = st.integers(0, 1_000_000).map(state_number)
 STATES = PLAIN | GROUPS
@@ -446,6 +457,20 @@ def test_where_others_have_made_room_for_groups_they_start(state: QueueState):
         gone |= {each.gang.key for each in state.running if each.ends_by_s is not None and each.ends_by_s <= 60.0}
         left = tuple(each for each in state.running if each.gang.key not in gone)
         assert list(started(decide(replace(state, running=left), PLACE))) == [state.waiting[0].gang.key]
+
+
+@settings(max_examples=80, deadline=None)
+@given(state=STATES, seed=st.integers(0, 99))
+@example(state=state_number(712), seed=712).via("a gang that started behind one that keeps off links")
+@example(state=state_number(856), seed=856).via("a promise of a week later")
+@example(state=state_number(163), seed=163).via("a gang that had to leave")
+def test_nobody_waits_for_a_link_or_is_promised_less_for_one(state: QueueState, seed: int):
+    anyhow, beside = decide(state, PLACE), decide(with_busy_links(state, seed), PLACE)
+    assert started(anyhow).keys() <= started(beside).keys()
+    promised_s = {each.gang: each.start_s for each in beside.reservations}
+    for each in anyhow.reservations:
+        assert each.gang in started(beside) or promised_s.get(each.gang, math.inf) <= each.start_s
+    assert len(beside.preemptions) <= len(anyhow.preemptions)
 
 
 @settings(max_examples=15, deadline=None)
