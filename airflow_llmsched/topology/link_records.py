@@ -23,6 +23,9 @@ COUNTS_FOR_S = 7 * DAY_S
 MAX_KEPT = 64
 """Measurements kept of one cluster, the newest: more than it has racks that anybody checks in an age limit."""
 
+LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 1e3, 1e15
+"""Rates beyond these are no link's, whatever a check says: one that is far too low would decide every plan."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRecord:
@@ -41,7 +44,7 @@ class LinkRecord:
 
     def __post_init__(self) -> None:
         """Refuse a rate that no plan could be reckoned with."""
-        if not 0 < self.bytes_per_s < math.inf or not math.isfinite(self.at_s):
+        if not LEAST_BYTES_PER_S <= self.bytes_per_s <= MOST_BYTES_PER_S or not math.isfinite(self.at_s):
             raise ValueError(f"a link of {self.bytes_per_s} bytes/s at {self.at_s} s was measured by nobody")
 
     @property
@@ -64,6 +67,8 @@ def record_of(
     measured = None if found.unfit else read_round(found)
     if measured is None:
         return "a node is unfit" if found.unfit else "no collective over all nodes was timed"
+    if not LEAST_BYTES_PER_S <= measured.bytes_per_s <= MOST_BYTES_PER_S:
+        return f"{measured.bytes_per_s:.3g} bytes/s of each accelerator is no link's rate"
     odd = Oddities()
     levels = list(level_of(measured, tree, odd))
     if not levels:

@@ -58,6 +58,8 @@ def test_a_round_is_recorded_at_the_innermost_level_that_holds_its_nodes(nodes, 
         (replace(a_round("n0", "n1"), unfit={NodeId("n1"): "slow"}), "a node is unfit"),
         (PreflightRound(nodes=()), "no collective over all nodes was timed"),
         (a_round("n0", "n1", rate=float("inf")), "no collective over all nodes was timed"),
+        (a_round("n0", "n1", rate=8.0), "1 bytes/s of each accelerator is no link's rate"),
+        (a_round("n0", "n1", rate=1e17), "1.25e+16 bytes/s of each accelerator is no link's rate"),
         (a_round("n0", "n1", num_bytes=16 * MIB), "below 64 MiB"),
         (a_round("n0"), "within one node"),
         (a_round("n0", "x"), "nodes that the topology does not have"),
@@ -161,7 +163,9 @@ def test_each_shape_is_told_what_was_measured_between_its_own_nodes() -> None:
     assert measured_by_shape([], both) == {}
 
 
-@pytest.mark.parametrize(("rate", "at_s"), [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
+@pytest.mark.parametrize(
+    ("rate", "at_s"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (1e300, 1.0), (float("nan"), 1.0), (1e9, float("inf"))]
+)
 def test_a_rate_that_no_plan_could_be_reckoned_with_is_refused(rate: float, at_s: float) -> None:
     with pytest.raises(ValueError, match="measured by nobody"):
         replace(recorded("n0", "n1"), bytes_per_s=rate, at_s=at_s)
