@@ -11,13 +11,18 @@ from typing import Annotated
 import typer
 
 from airflow_llmsched.cli.engines import open_engine, open_links
+from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.open_arbiter import loads_of_others
 from airflow_llmsched.domain.fleet import FLEET, Fleet
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.plan import PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.errors import CouldNotLookError, SpecError
+from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.planner.clusters import search_clusters
+from airflow_llmsched.planner.contention.beside import with_note
+from airflow_llmsched.planner.contention.busy import with_busy_links
 from airflow_llmsched.planner.layout_table import Expresses
 from airflow_llmsched.planner.links import AsMeasured
 from airflow_llmsched.planner.perf.calibration import Calibration
@@ -84,5 +89,9 @@ def plan_on_clusters(
     except CouldNotLookError as error:
         raise SpecError(path="--fleet", hint=f"cannot be planned on now: {error}") from error
     as_measured = partial(links_on, open_links(engine, FLEET, {}, state_root=root, fleet=fleet).counted())
-    found = search_clusters(workload, tree, node_shapes(), clusters=fleet.clusters, search=search_on)
+    shapes, store = node_shapes(), open_store(str(root.expanduser().resolve()))
+    loads = loads_of_others(engine, FLEET, fleet, workload, store=store, clock=SystemClock())
+    beside = with_busy_links(tree, loads, shapes, as_measured=as_measured)
+    found = search_clusters(workload, beside, shapes, clusters=fleet.clusters, search=search_on)
+    found = with_note(found, workload, tree, shapes=shapes, loads=loads, as_measured=as_measured)
     return found, tree, as_measured

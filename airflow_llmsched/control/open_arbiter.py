@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_llmsched.control.arbiter import RunArbiter
@@ -11,13 +12,16 @@ from airflow_llmsched.control.arbiter_machines import join_ground, known_grounds
 from airflow_llmsched.control.arbiter_saved import SavedWork
 from airflow_llmsched.control.arbiter_side import SideArbiter, SideClaim
 from airflow_llmsched.control.arbiter_state import launch_number
+from airflow_llmsched.control.arbiter_view import loads_beside
 from airflow_llmsched.control.context import RunContext
 from airflow_llmsched.control.open_fleet import names_cluster
 from airflow_llmsched.control.planning import Planner
 from airflow_llmsched.domain.fleet import FLEET, Fleet
 from airflow_llmsched.domain.identity import AttemptKey, RunKey
+from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.queue_rules import QueueRules
-from airflow_llmsched.errors import SpecError
+from airflow_llmsched.domain.workload import WorkloadSpec
+from airflow_llmsched.errors import DataError, SpecError, StoreError
 from airflow_llmsched.planner.links import AsMeasured, as_claimed
 from airflow_llmsched.ports import (
     Clock,
@@ -29,6 +33,8 @@ from airflow_llmsched.ports import (
     RunChannel,
     SeparateEngine,
 )
+
+log = logging.getLogger(__name__)
 
 
 def open_ground(
@@ -110,6 +116,31 @@ def _place_of(engine: Engine, name: str, fleet: Fleet | None) -> _Place | None:
         return _Place(ground=name, scope="")
     scope = scope_of(engine.inventory, engine.parts if isinstance(engine, PartialEngine) else None)
     return _Place(ground=f"{name}-{engine.machines if isinstance(engine, SeparateEngine) else scope}", scope=scope)
+
+
+def loads_of_others(
+    engine: Engine,
+    name: str,
+    fleet: Fleet | None,
+    workload: WorkloadSpec,
+    *,
+    store: ObjectStore,
+    clock: Clock,
+    run: RunKey | None = None,
+) -> Mapping[str, NetworkLoad]:
+    """Return what gangs of runs other than ``run`` put on the network of ``engine``, which a task calls ``name``.
+
+    Nothing for a run that waits its turn, as others will run by then, and where the engine's own scheduler rules. What
+    cannot be read is as good as nothing: the run can do without, and looks again as it is launched.
+    """
+    if workload.queue is not None or EngineFeature.OWN_QUEUE in engine.features:
+        return {}
+    try:
+        ground = open_ground(engine, name, fleet, store=store, clock=clock)
+        return {} if ground is None else loads_beside(ground.state(), run=run)
+    except (StoreError, DataError) as error:
+        log.warning("planned as if no other run used the network: %s", error)
+        return {}
 
 
 def open_arbiter(

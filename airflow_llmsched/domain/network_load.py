@@ -43,6 +43,11 @@ class NetworkLoad:
         _refuse_beyond("step_s", self.step_s)
 
 
+def is_plausible(value: float) -> bool:
+    """Whether some machine can take, send or have so much of anything that loads say."""
+    return _LEAST <= value <= _MOST  # also not what is no number
+
+
 def _refuse_beyond(name: str, value: float) -> None:
-    if not _LEAST <= value <= _MOST:  # also what is no number
+    if not is_plausible(value):
         raise ValueError(f"{name} is {value}: must be from {_LEAST} to {_MOST}")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from airflow_llmsched.clock import SystemClock
-from airflow_llmsched.control.arbiter_view import as_if_alone, loads_beside
-from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.control.arbiter_view import as_if_alone
+from airflow_llmsched.control.open_arbiter import loads_of_others
 from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
-from airflow_llmsched.errors import DataError, StoreError
 from airflow_llmsched.ports import Engine, EngineFeature
 from airflow_llmsched.provider.engine import deployment_fleet
 from airflow_llmsched.provider.run_scope import RunScope
-
-log = logging.getLogger(__name__)
 
 
 def when_its_turn_comes(tree: TopologyTree, workload: WorkloadSpec, *, engine: Engine) -> TopologyTree:
@@ -40,14 +36,7 @@ def waiting_might_help(tree: TopologyTree, workload: WorkloadSpec, *, engine: En
 def loads_now(scope: RunScope, workload: WorkloadSpec, *, engine: Engine, name: str) -> Mapping[str, NetworkLoad]:
     """Return what other runs' gangs put on the network of ``engine``, which a task calls ``name``.
 
-    Nothing for a run that waits its turn, as others will run by then, and where the engine's own scheduler rules. What
-    cannot be read is as good as nothing: the run can do without, and looks again as it is launched.
+    See :func:`~airflow_llmsched.control.open_arbiter.loads_of_others`.
     """
-    if workload.queue is not None or EngineFeature.OWN_QUEUE in engine.features:
-        return {}
-    try:
-        ground = open_ground(engine, name, deployment_fleet(), store=scope.store(), clock=SystemClock())
-        return {} if ground is None else loads_beside(ground.state(), run=scope.run_key)
-    except (StoreError, DataError) as error:
-        log.warning("planned as if no other run used the network: %s", error)
-        return {}
+    fleet, store, clock = deployment_fleet(), scope.store(), SystemClock()
+    return loads_of_others(engine, name, fleet, workload, store=store, clock=clock, run=scope.run_key)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_llmsched.domain.hardware import NodeShape
 from airflow_llmsched.domain.network_load import NetworkLoad
-from airflow_llmsched.domain.plan import Plan
+from airflow_llmsched.domain.plan import Plan, PlanSearch
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.planner.contention.advice import TOLD_RATIO, capacities, helped, protections, slowed
@@ -35,7 +35,7 @@ MAX_SLOWED = 3
 class Beside:
     """What a plan's gang puts on links that others may use, too, and sentences on what they do to each other.
 
-    ``load`` is None where it is not known how long a step takes.
+    ``load`` is None where it is not known how long a step takes, or on which machines.
     """
 
     load: NetworkLoad | None
@@ -55,19 +55,41 @@ def plan_beside(
     """Return what there is to know of a plan beside gangs that run, whose ``loads`` are told by their names.
 
     ``tree`` is of the whole cluster: of nodes that are left out nobody knows what they bring to a link. Links are as
-    they were ``as_measured``, for those that were.
+    they were ``as_measured``, for those that were. Nothing is known of a plan with nodes that are not of its shape in
+    the tree: it is kept though they are called otherwise now.
 
     Raises:
-        KeyError: the plan's shape is not among ``shapes``, a node of it not in the tree, or as the performance model.
+        KeyError: the plan's shape is not among ``shapes``, or as the performance model.
     """
     shape = shapes[plan.node_shape]
     own = as_measured(of_shape(tree, plan.node_shape, shape), plan.node_shape)
+    if not {slot.node for slot in plan.placement.slots} <= {node.id for node in own.nodes}:
+        return Beside(load=None, told=())
     cluster = ClusterGraph(own, shape)
     gang = planned_load(name, workload, plan, own, cluster)
     return Beside(
         load=network_load(gang, plan.placement, own, cluster),
         told=words_beside(gang, gang_loads(loads, own, cluster), cluster),
     )
+
+
+def with_note(
+    search: PlanSearch,
+    workload: WorkloadSpec,
+    tree: TopologyTree,
+    *,
+    shapes: Mapping[str, NodeShape],
+    loads: Mapping[str, NetworkLoad],
+    as_measured: AsMeasured = as_claimed,
+) -> PlanSearch:
+    """Return what was found with a note on what the best plan's gang and those that run do to each other.
+
+    Raises as :func:`plan_beside`.
+    """
+    if not search.plans or not loads:
+        return search
+    told = plan_beside(workload, search.plans[0], tree, shapes=shapes, loads=loads, as_measured=as_measured).told
+    return replace(search, notes=(*search.notes, *note_of(told)))
 
 
 def note_of(told: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad
+from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad, is_plausible
 from airflow_llmsched.domain.placement import Placement
 from airflow_llmsched.domain.topology import TopologyTree
 from airflow_llmsched.planner.contention.loads import GangLoad, LinkId, LinkUse
@@ -27,13 +27,14 @@ Path = tuple[str, ...]
 def network_load(gang: GangLoad, placement: Placement, tree: TopologyTree, cluster: ClusterGraph) -> NetworkLoad | None:
     """Return what is kept of a gang's load: three digits of what it puts on the links that others may use, too.
 
-    None where it is not known how long a step takes, as of a job that says nothing of what it computes and exchanges.
+    None where it is not known how long a step takes, as of a job that says nothing of what it computes and exchanges,
+    or where that is beyond all machines, as over links whose rate somebody mistyped.
     ``tree`` is what ``cluster`` was made of. Raises ``KeyError`` for a node of the placement that it does not have.
     """
-    if gang.step_s <= 0:
+    if not is_plausible(gang.step_s):
         return None
     others_too = set(_shared(placement, cluster))
-    shared = [(each, use) for each, use in gang.uses.items() if each in others_too]
+    shared = [(each, use) for each, use in gang.uses.items() if each in others_too and _can_be_kept(use)]
     capacity = [cluster.uplink_bytes_per_s(depth) for depth in range(len(cluster.table.levels))]
     shared.sort(key=lambda pair: (-pair[1].bytes_per_step / capacity[pair[0].depth][pair[0].domain], pair[0]))
     path_of = {link: path for path, link in _links(tree, cluster)}
@@ -102,6 +103,10 @@ def _held_N(placement: Placement, cluster: ClusterGraph) -> IntArray:
         if helper.node in position:
             held_N[position[helper.node]] += len(helper.slots)
     return held_N
+
+
+def _can_be_kept(use: LinkUse) -> bool:
+    return is_plausible(use.bytes_per_step) and is_plausible(use.alone_bytes_per_s)
 
 
 def _rounded(value: float) -> float:

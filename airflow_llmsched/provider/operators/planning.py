@@ -11,11 +11,9 @@ from airflow_llmsched.provider.operators.base import EngineOperator, failing_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_llmsched.domain.network_load import NetworkLoad
-    from airflow_llmsched.domain.plan import Plan, PlanSearch
+    from airflow_llmsched.domain.plan import Plan
     from airflow_llmsched.domain.topology import TopologyTree
     from airflow_llmsched.domain.workload import WorkloadSpec
-    from airflow_llmsched.planner.links import AsMeasured
     from airflow_llmsched.provider.run_scope import RunScope
 
 
@@ -50,6 +48,7 @@ class PlanTrainingOperator(EngineOperator):
 
         from airflow_llmsched.domain.ledger import Bucket
         from airflow_llmsched.errors import RelaxError
+        from airflow_llmsched.planner.contention.beside import with_note
         from airflow_llmsched.planner.contention.busy import with_busy_links
         from airflow_llmsched.planner.explain import explain_plan
         from airflow_llmsched.planner.export.filter import expressible_by
@@ -72,8 +71,7 @@ class PlanTrainingOperator(EngineOperator):
             shapes, as_measured = node_shapes(), hook.as_measured()
             beside = with_busy_links(tree, loads, shapes, as_measured=as_measured)
             search = hook.plan_on(spec, beside, frozenset(), expresses=expresses)
-            if search.plans and loads:
-                search = self._noted(spec, search, tree, loads, as_measured)
+            search = with_note(search, spec, tree, shapes=shapes, loads=loads, as_measured=as_measured)
             words = explain_plan(
                 spec,
                 search,
@@ -97,24 +95,6 @@ class PlanTrainingOperator(EngineOperator):
             "num_alternatives": len(search.plans) - 1,
             **({"settings": settings} if settings else {}),
         }
-
-    def _noted(
-        self,
-        spec: WorkloadSpec,
-        search: PlanSearch,
-        tree: TopologyTree,
-        loads: Mapping[str, NetworkLoad],
-        as_measured: AsMeasured,
-    ) -> PlanSearch:
-        """Return what was found with a note on what the best plan's gang and those that run do to each other."""
-        from dataclasses import replace
-
-        from airflow_llmsched.planner.contention.beside import note_of, plan_beside
-        from airflow_llmsched.planner.perf.hardware import node_shapes
-
-        shapes, best = node_shapes(), search.plans[0]
-        told = plan_beside(spec, best, tree, shapes=shapes, loads=loads, as_measured=as_measured).told
-        return replace(search, notes=(*search.notes, *note_of(told)))
 
     def _write_out(
         self, scope: RunScope, spec: WorkloadSpec, plan: Plan, tree: TopologyTree

@@ -10,7 +10,13 @@ from typer.testing import CliRunner
 
 from airflow_llmsched.cli.engines import open_engine, open_links, read_fleet_file
 from airflow_llmsched.cli.main import app
-from airflow_llmsched.domain.identity import NodeId
+from airflow_llmsched.clock import SystemClock
+from airflow_llmsched.control.arbiter_state import Claim
+from airflow_llmsched.control.open_arbiter import open_ground
+from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad
+from airflow_llmsched.domain.queue import QueuedGang
+from airflow_llmsched.objects.open import open_store
 from airflow_llmsched.topology.link_records import LinkRecord
 
 FLEET = """\
@@ -65,6 +71,29 @@ def test_plans_go_by_links_as_checks_in_the_deployment_measured_them(spec: Path,
     words = " ".join(plan(spec, file).output.split())
     assert "within one cluster: 0.001 GB/s of each accelerator" in words
     assert "on large/n0 and large/n1" in words
+
+
+def test_plans_are_made_beside_what_gangs_that_run_put_on_links_and_say_so(spec: Path, file: Path) -> None:
+    """As ``plan_training`` makes them: a preview that went by an idle network would tell another plan."""
+    state_root, fleet, store = file.parent / "state", read_fleet_file(file), open_store(str(file.parent / "state"))
+    engine = open_engine("fleet", {}, state_root=state_root, fleet=fleet)
+    ground = open_ground(engine, "fleet", fleet, store=store, clock=SystemClock())
+    assert ground is not None
+    host = LinkLoad(domains=(("large", "n0"),), bytes_per_step=1e12, alone_bytes_per_s=1e9)
+    ground.claim(
+        Claim(
+            gang=QueuedGang(key=RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), team="default", priority_class="normal"),
+            num_records=1,
+            since_s=0.0,
+            held={NodeId("small/n0"): (0,)},
+            load=NetworkLoad(shape="local-cpu", step_s=1000.0, links=(host,)),
+        )
+    )
+    (told,) = [each for each in json.loads(plan(spec, file, "--json").output)["notes"] if "Beside others" in each]
+    assert "run ls-aaaaaaaaaaaaaaaaaaaa on the link of host large/n0 slows this run by " in told
+    queued = file.parent / "queued.yaml"
+    queued.write_text(f"{spec.read_text()}\nqueue: {{priority: normal}}\n")
+    assert "Beside others" not in plan(queued, file).output, "others will run by then"
 
 
 def test_a_fleet_is_described_in_one_way(spec: Path, file: Path) -> None:

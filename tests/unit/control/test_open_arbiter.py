@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_llmsched.control.arbiter_state import Claim
-from airflow_llmsched.control.open_arbiter import open_ground, open_grounds
+from airflow_llmsched.control.open_arbiter import loads_of_others, open_ground, open_grounds
 from airflow_llmsched.control.open_fleet import open_fleet
 from airflow_llmsched.domain.fleet import Cluster, Fleet
 from airflow_llmsched.domain.identity import NodeId, RunKey
+from airflow_llmsched.domain.network_load import NetworkLoad
 from airflow_llmsched.domain.queue import QueuedGang
+from airflow_llmsched.domain.queue_rules import QueueWish
+from airflow_llmsched.domain.workload import WorkloadSpec
 from airflow_llmsched.engines.hosts.engine import HostsEngine
 from airflow_llmsched.engines.local.engine import LocalEngine
 from airflow_llmsched.engines.slurm.engine import SlurmEngine
@@ -19,6 +23,7 @@ from airflow_llmsched.errors import SpecError
 from airflow_llmsched.ports import EngineFeature
 from airflow_llmsched.sim.clock import VirtualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.sim_house import workload_of
 
 FLEET = Fleet(clusters=(Cluster(name="hall", engine="local"),))
 
@@ -137,3 +142,26 @@ def test_whoever_has_less_of_a_machine_than_another_or_has_it_divided_decides_fo
     listed = [[host | {"slots": 8}], [host | {"slots": 4}], [host | {"slots": 8, "divided": halves}]]
     engines = [HostsEngine(root="/r", hosts=each, user="u", key="/k", known_hosts="/h") for each in listed]
     assert len({each.parts["a"] for each in engines}) == 3  # type: ignore[index]
+
+
+def test_what_others_put_on_the_network_is_told_whoever_runs_at_once_and_what_is_damaged_is_nothing() -> None:
+    store, clock = MemoryStore(), VirtualClock()
+    engine: Any = SimpleNamespace(features=frozenset())
+    ground = open_ground(engine, "hall", FLEET, store=store, clock=clock, claims=True)
+    assert ground is not None
+    run, load, at_once = RunKey("ls-aaaaaaaaaaaaaaaaaaaa"), NetworkLoad(shape="a", step_s=1.0), workload_of()
+    gang = QueuedGang(key=run, team="default", priority_class="normal")
+    ground.claim(Claim(gang=gang, num_records=1, since_s=0.0, held={NodeId("hall/n0"): (0,)}, load=load))
+
+    def told(workload: WorkloadSpec = at_once, *features: EngineFeature, me: RunKey | None = None) -> Any:
+        asked: Any = SimpleNamespace(features=frozenset(features))
+        return loads_of_others(asked, "fleet", FLEET, workload, store=store, clock=clock, run=me)
+
+    assert told() == {f"run {run}": load}
+    assert told(me=run) == {}, "its own"
+    assert told(replace(at_once, queue=QueueWish())) == {}, "others will run when its turn comes"
+    assert told(at_once, EngineFeature.OWN_QUEUE) == {}
+    assert told(at_once, EngineFeature.NODES_ARE_RENTED) == {}
+    (record,) = [each.key for each in store.list("arbiter/") if "/records/" in each.key]
+    store.put(record, b"torn")
+    assert told() == {}

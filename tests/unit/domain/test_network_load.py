@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad
+from airflow_llmsched.domain.network_load import LinkLoad, NetworkLoad, is_plausible
 
 DOMAINS = (("b0", "r0"),)
 
@@ -21,3 +21,8 @@ def test_amounts_that_no_gang_can_send_are_refused(amount: float) -> None:
 
 def test_a_gang_that_stays_to_itself_has_no_links() -> None:
     assert NetworkLoad(shape="p5.48xlarge", step_s=1.5).links == ()
+
+
+def test_whoever_may_have_such_an_amount_can_ask_first() -> None:
+    assert is_plausible(1e9)
+    assert not any(map(is_plausible, (0.0, -1.0, 1e19, math.inf, math.nan)))

@@ -6,7 +6,15 @@ import pytest
 
 from airflow_llmsched.domain.topology import NetworkLevel, TopologyTree
 from airflow_llmsched.planner.contention.advice import capacities
-from airflow_llmsched.planner.contention.beside import MAX_NAMED, MAX_SLOWED, note_of, plan_beside, words_beside
+from airflow_llmsched.planner.contention.beside import (
+    MAX_NAMED,
+    MAX_SLOWED,
+    Beside,
+    note_of,
+    plan_beside,
+    with_note,
+    words_beside,
+)
 from airflow_llmsched.planner.contention.busy import with_busy_links
 from airflow_llmsched.planner.contention.loads import GangLoad
 from airflow_llmsched.planner.contention.slowdown import slowdowns
@@ -65,6 +73,28 @@ def test_a_plan_is_told_with_what_it_puts_on_the_network() -> None:
     assert any(each.startswith("run b on the links of the rack of n0004 slows this run by ") for each in beside.told)
     with pytest.raises(KeyError):
         plan_beside(run, plan, tree, shapes={}, loads={})
+
+
+def test_nothing_is_told_of_a_plan_that_is_kept_on_nodes_which_are_called_otherwise_now() -> None:
+    run, tree = trained_on(48), two_blocks()
+    plan = plan_in_earnest(run, tree, frozenset()).plans[0]
+    renamed = tuple(replace(node, shape="p5e.48xlarge") if node.id == "n0000" else node for node in tree.nodes)
+    found = plan_beside(run, plan, replace(tree, nodes=renamed), shapes=node_shapes(), loads={})
+    assert found == Beside(load=None, told=())
+
+
+def test_the_best_of_what_was_found_is_noted_beside_gangs_that_run() -> None:
+    run, tree = trained_on(48), two_blocks()
+    search = plan_in_earnest(run, tree, frozenset())
+    load = plan_beside(run, search.plans[0], tree, shapes=node_shapes(), loads={}).load
+    assert load is not None
+    noted = with_note(search, run, tree, shapes=node_shapes(), loads={"run b": load})
+    assert noted.plans == search.plans
+    assert noted.notes[:-1] == search.notes
+    assert noted.notes[-1].startswith("Beside others: run b on the links of the rack of n0004 slows this run by ")
+    assert with_note(search, run, tree, shapes=node_shapes(), loads={}) is search
+    nothing = replace(search, plans=())
+    assert with_note(nothing, run, tree, shapes=node_shapes(), loads={"run b": load}) is nothing
 
 
 def test_a_note_is_one_sentence_and_none_of_nothing() -> None:

@@ -116,3 +116,14 @@ def test_nothing_is_kept_of_a_gang_of_which_nobody_knows_how_long_a_step_takes()
     load = kept(on(0, 4, job=silent), job=silent)
     assert load is not None
     assert load.links == ()
+
+
+def test_nothing_is_kept_of_a_gang_whose_links_are_told_to_be_slower_than_any() -> None:
+    assert kept(on(0, 4, job=RING), step_s=1e19) is None
+    crawling = JobGraph(
+        num_ranks=16,
+        exchanges=(Exchange(group="dp", pattern=Pattern.RING, stride=1, size=16, bytes_per_rank=1e-12),),
+    )
+    load = kept(on(0, 4, job=crawling), job=crawling)
+    assert load is not None
+    assert load.links == ()
