@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from airflow_llmsched.testing.cloud_contract import CloudHarness
 from tests.support.aws_cloud import LitteredAwsHarness
@@ -42,6 +43,9 @@ class Tally:
     passed: set[str] = field(default_factory=set)
     shot: set[str] = field(default_factory=set)
     left: dict[str, frozenset[str]] = field(default_factory=dict)
+    survived: dict[str, tuple[Ordeal, Any]] = field(default_factory=dict)
+    """By passage that a run with faults came by alive: how it would have died there, and what its faults are drawn by.
+    """
 
     @property
     def missed(self) -> set[str]:
@@ -62,7 +66,8 @@ class Tally:
 def ordeals(cloud: str, *, num_runs: int, seed: int) -> Tally:
     """Put ``num_runs`` runs through it: first one for each passage of an undisturbed run, then by chance, with faults.
 
-    Where there are fewer runs than passages, passages are drawn.
+    Where there are fewer runs than passages, passages are drawn. Passages at which nobody died so far are gone by once
+    more, by the same faults, and are fatal then: as many runs are added.
     """
     tally = Tally()
     chance = random.Random(f"{cloud}:{seed}")
@@ -73,6 +78,12 @@ def ordeals(cloud: str, *, num_runs: int, seed: int) -> Tally:
         _put_through(cloud, ordeal, tally, faults=None)
     for _ in range(num_runs - len(planned)):
         _put_through(cloud, Ordeal.drawn(chance, num_passages=num_passages), tally, faults=chance)
+    for passage in sorted(
+        tally.missed & tally.survived.keys()
+    ):  # what only faults lead to, and nobody died at by chance
+        ordeal, state = tally.survived[passage]
+        chance.setstate(state)
+        _put_through(cloud, ordeal, tally, faults=chance)
     return tally
 
 
@@ -94,7 +105,7 @@ def _house(harness: CloudHarness, *, num_free: int = 2) -> LeaseHouse:
 
 
 def _put_through(cloud: str, ordeal: Ordeal, tally: Tally, *, faults: random.Random | None) -> None:
-    harness = CLOUDS[cloud]()
+    harness, state = CLOUDS[cloud](), faults and faults.getstate()
     name = f"{cloud}:{tally.num_runs}:{ordeal}"
     try:
         house = _house(harness, num_free=2 if faults is None else faults.choice([0, 1, 2, 8]))
@@ -102,6 +113,9 @@ def _put_through(cloud: str, ordeal: Ordeal, tally: Tally, *, faults: random.Ran
         if faults is not None:
             _disturb(harness, plan, faults)
         passages = undergo(house, ordeal)
+        for number, passage in enumerate(passages if faults else (), start=1):
+            fatal = tuple(sorted({*ordeal.fatal, number}))
+            tally.survived.setdefault(passage, (replace(ordeal, fatal=fatal), state))
         _leave_in_peace(harness, plan)
         billed = bool(harness.billed())
         tally.take(name, ordeal, passages, billed=billed, left=reap_after_expiry(house))

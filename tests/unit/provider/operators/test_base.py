@@ -15,7 +15,15 @@ ERRORS = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.LlmschedError)
 }
-RETRIED = {"CapacityError", "TurnError", "LeftoverError", "TransientError", "CouldNotLookError", "StoreError"}
+RETRIED = {
+    "CapacityError",
+    "TurnError",
+    "LeftoverError",
+    "TransientError",
+    "CouldNotLookError",
+    "PartlySeenError",
+    "StoreError",
+}
 
 
 def _error(name):
@@ -26,6 +34,7 @@ def _error(name):
         "QuotaError": {"message": "mend it", "region": "us-east-1"},
         "LeftoverError": {"message": "mend it", "ids": ["i-1"]},
         "TurnError": {"message": "mend it", "again_at_s": None},
+        "PartlySeenError": {"message": "mend it", "seen": [1], "unseen": ["us-east-1"]},
     }
     return ERRORS[name](**more[name]) if name in more else ERRORS[name]("mend it")
 
