@@ -98,15 +98,17 @@ def kept_with(records: Iterable[LinkRecord], new: LinkRecord) -> tuple[LinkRecor
     return tuple(sorted([*others, new], key=lambda each: each.at_s)[-MAX_KEPT:])
 
 
-def links_on(records: Iterable[LinkRecord], tree: TopologyTree, shape: str) -> TopologyTree:
+def links_on(records: Sequence[LinkRecord], tree: TopologyTree, shape: str) -> TopologyTree:
     """Return a tree of nodes of one ``shape`` with what was measured in place of what it claims.
 
-    What counts was measured between such nodes, in a domain that the tree has nodes of; of several of one level the
+    What counts was measured between such nodes, in a domain that the tree has nodes of, and none of them has been moved
+    out of it since; of several of one level the
     lowest does: a plan must hold on every domain of it. Without any, the tree is returned as it is.
     """
     lowest: dict[str | None, LinkRecord] = {}
+    path_of = {node.id: node.path for node in tree.nodes} if records else {}
     for each in records:
-        if each.shape == shape and _has_domain(tree, each):
+        if each.shape == shape and _has_domain(tree, path_of, each):
             lowest[each.level] = min(lowest.get(each.level, each), each, key=lambda one: (one.bytes_per_s, -one.at_s))
     links = [
         NetworkLevel(
@@ -150,10 +152,12 @@ def _goes_over(held: Collection[NodeId], domain: tuple[str, ...], tree: Topology
     return any(path[:depth] == domain for path in paths) and len({path[: depth + 1] for path in paths}) > 1
 
 
-def _has_domain(tree: TopologyTree, record: LinkRecord) -> bool:
+def _has_domain(tree: TopologyTree, path_of: Mapping[NodeId, tuple[str, ...]], record: LinkRecord) -> bool:
     if record.level is None:
         return True
     depth = len(record.domain)
     if record.level not in tree.levels or tree.levels.index(record.level) + 1 != depth:
         return False
-    return any(node.path[:depth] == record.domain for node in tree.nodes)
+    if any(path_of[node][:depth] != record.domain for node in record.nodes if node in path_of):
+        return False
+    return any(path[:depth] == record.domain for path in path_of.values())

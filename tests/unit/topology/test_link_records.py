@@ -127,6 +127,12 @@ def test_without_a_measurement_that_counts_the_tree_is_the_one_that_was_given() 
     assert links_on([rack_of_others], claimed, SHAPE) is claimed
 
 
+def test_what_was_measured_between_nodes_of_which_one_has_moved_counts_for_no_domain() -> None:
+    moved = tuple(replace(node, path=("b1", "r3")) if node.id == "n1" else node for node in tree().nodes)
+    assert links_on([recorded("n0", "n1")], replace(tree(), nodes=moved), SHAPE).network == ()
+    assert links_on([recorded("n0", "n1")], replace(tree(), nodes=moved[:1]), SHAPE).network != (), "n1 is left out"
+
+
 def test_what_was_measured_of_a_domain_counts_for_its_other_nodes() -> None:
     narrowed = replace(tree(), nodes=tuple(node for node in tree().nodes if node.id in {"n1", "n2"}))
     (link,) = links_on([recorded("n0", "n3")], narrowed, SHAPE).network
