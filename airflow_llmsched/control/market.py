@@ -106,6 +106,11 @@ class Survey:
         room = self.room.get(pool, 0)
         return room is None or room >= num_nodes
 
+    def is_silent(self, pool: Pool) -> bool:
+        """Whether the pool's cloud, region or zone did not answer, so that nothing is known of what there is in it."""
+        places = {pool.cloud, f"{pool.cloud}/{pool.region}", f"{pool.cloud}/{pool.zone}"}
+        return not places.isdisjoint(self.unseen)
+
 
 def survey_market(
     need: Requirement,

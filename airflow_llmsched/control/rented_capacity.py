@@ -114,6 +114,8 @@ class RentedCapacity:
         soon_s = now_s + min(WAIT_POLL_S, self._terms.tick_s)
         try:
             desk = self._desk(standing)
+            if desk.stays:
+                return Holds(reason=desk.stays)
             held = desk.driver.tick(
                 work_s=desk.work_s,
                 overhead_s=self._terms.changeover_s,
@@ -137,6 +139,8 @@ class RentedCapacity:
         later_s, soon_s = now_s + self._terms.tick_s, now_s + min(WAIT_POLL_S, self._terms.tick_s)
         try:
             desk = self._desk(replace(standing, pace_ratio=pace_ratio))
+            if desk.stays:
+                return Stays(reason=desk.stays, again_at_s=soon_s, pace_ratio=pace_ratio)
             held = desk.driver.ahead(
                 work_s=desk.work_s,
                 overhead_s=0.0,
@@ -230,7 +234,28 @@ class RentedCapacity:
         )
         self._memory.write(memory.seen(sighting))
         spot = tuple(quote for way in ways for quote in way.spot)
-        return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held, spot=spot)
+        stays = self._stays_unseen(held, ways, survey, left_s=deadline_s - self._clock.now_s(), work_ratio=work_ratio)
+        return _Desk(driver=driver, work_s=modes.modes[0].terms.work_s, held=held, spot=spot, stays=stays)
+
+    def _stays_unseen(
+        self, held: Parts, ways: Sequence[Way], survey: Survey, *, left_s: float, work_ratio: float
+    ) -> str:
+        """Return in words that what is held is kept, as its place does not answer; empty where it is weighed, or left.
+
+        Without the place's on-demand capacity it is in no way to run, and the policy would leave it for another place,
+        dear as that may be, for a list that comes back. It is left once there is no more time for that than is needed.
+        """
+        sought = [*ways, *(way.base for way in ways if way.base is not None)]
+        known = {Stock.of(quote) for way in sought for quote in (*way.demand, *way.spot)}
+        silent = [part for part in held.all if part.stock not in known and survey.is_silent(part.stock.pool)]
+        if not silent or any(is_announced(part.lease) for part in held.all):
+            return ""
+        terms, pool = self._terms, silent[0].stock.pool
+        elsewhere_s = min(way.work_s * work_ratio + way.demand[0].stage_s for way in ways)
+        if left_s < elsewhere_s + 2 * terms.changeover_s + terms.tick_s + terms.slack_s + terms.patience_s:
+            return ""
+        told = f"{pool.cloud} {pool.region} does not say what it offers"
+        return f"{described(held.all)}; {told}: what is held there stays"
 
     def _rack(self) -> RentalRack:
         return RentalRack(self._renter, self._wanted().purpose)
@@ -311,7 +336,7 @@ class RentedCapacity:
         verdict = budget.judge(
             budget.Standing(
                 spent_usd=self._renter.spent_usd() + (0.0 if way.place in places else quote.egress_usd),
-                usd_per_hour=way.at_price().base_usd_per_hour + quote.num_nodes * quote.usd_per_hour,
+                usd_per_hour=way.at_price().base_usd_per_hour + quote.num_nodes * quote.budget_usd_per_hour,
                 left_tokens=left_tokens,
                 goodput_tokens_per_s=left_tokens / left_s if left_s > 0 else 0.0,
                 is_running=False,
@@ -327,6 +352,7 @@ class _Desk:
     work_s: float
     held: Parts
     spot: tuple[Quote, ...]
+    stays: str
 
     def told_prices(self, held: Held) -> str:
         """Return in words how the price of what is held, or of what is not, is expected to change; often nothing."""

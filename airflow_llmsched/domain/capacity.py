@@ -151,6 +151,11 @@ class Quote:
         return self.offer.usd_per_hour if self.expected_usd_per_hour is None else self.expected_usd_per_hour
 
     @property
+    def budget_usd_per_hour(self) -> float:
+        """What a node's hour must be paid for: a sum that is good for an expected fall alone ends before it comes."""
+        return max(self.offer.usd_per_hour, self.usd_per_hour)
+
+    @property
     def total_usd(self) -> float:
         """Everything that is paid for the run."""
         return self.compute_usd + self.egress_usd

@@ -144,11 +144,11 @@ def _within_budget(request: CapacityRequest, market: Market, renter: Renter) -> 
 
 def _standing(quote: Quote, request: CapacityRequest, spent_usd: float) -> Standing:
     """Return how the run would stand with a quote: the quote tells what the whole run costs, and for how long."""
-    usd_per_hour = quote.num_nodes * quote.usd_per_hour
-    held_s = quote.compute_usd / usd_per_hour * HOUR_S if usd_per_hour > 0 else 0.0
+    gang_usd_per_hour = quote.num_nodes * quote.usd_per_hour
+    held_s = quote.compute_usd / gang_usd_per_hour * HOUR_S if gang_usd_per_hour > 0 else 0.0
     return Standing(
         spent_usd=spent_usd + quote.egress_usd,
-        usd_per_hour=usd_per_hour,
+        usd_per_hour=quote.num_nodes * quote.budget_usd_per_hour,
         left_tokens=request.num_tokens,
         goodput_tokens_per_s=request.num_tokens / held_s if held_s > 0 else 0.0,
         is_running=False,

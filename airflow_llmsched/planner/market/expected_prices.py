@@ -31,13 +31,9 @@ class ExpectedPrices:
     def __init__(self, *histories: PricesSeen, now_s: float, work_ratio: float = 1.0) -> None:
         self._histories = [history for history in histories if history]
         self._now_s, self._work_ratio = now_s, work_ratio
-        self._known = frozenset(name for history in self._histories for name in history)
+        self.known = frozenset(name for history in self._histories for name in history)
+        """The names of all pools of which anything is known."""
         self._models: dict[tuple[str, float], PriceModel | None] = {}
-
-    @property
-    def knows_any(self) -> bool:
-        """Whether there is any history at all."""
-        return bool(self._known)
 
     def usd_per_hour(self, offer: Offer, *, work_s: float) -> float | None:
         """Return what a node's hour is expected to cost in ``work_s`` of work from now on; None: no more than now.
@@ -48,8 +44,6 @@ class ExpectedPrices:
         if offer.pool.capacity_type is not CapacityType.SPOT or not 0 < usd_per_hour < math.inf:
             return None
         key = offer.pool.name, usd_per_hour
-        if key[0] not in self._known:
-            return None
         if key not in self._models:
             self._models[key] = self._fitted(*key)
         model = self._models[key]

@@ -96,6 +96,8 @@ class OfferTable:
     carbon_g_per_hour_M: FloatArray
     place_M: IntArray
     """Which cloud, region and shape together, as a code."""
+    spot_rows: Mapping[str, tuple[int, ...]]
+    """The rows of each pool of spot capacity, by ``Pool.name``."""
 
     @classmethod
     def of(cls, offers: Sequence[Offer]) -> OfferTable:
@@ -127,6 +129,7 @@ class OfferTable:
             energy_usd_per_hour_M=numbers(lambda each: each.energy_usd_per_hour, default=np.nan),
             carbon_g_per_hour_M=numbers(lambda each: each.carbon_g_per_hour, default=np.nan),
             place_M=_joint(cloud, region, shape),
+            spot_rows=_spot_rows(ordered),
         )
 
 
@@ -275,11 +278,17 @@ class _Costs:
 
 def _expected(table: OfferTable, prices: ExpectedPrices, work_s_M: FloatArray) -> dict[int, float]:
     """Return by row what a node's hour is expected to cost, where that is not its price."""
-    if not prices.knows_any:
-        return {}
-    rows = np.flatnonzero(table.capacity_type.among({CapacityType.SPOT}) & (work_s_M > 0)).tolist()
+    rows = [row for name in prices.known for row in table.spot_rows.get(name, ()) if work_s_M[row] > 0]
     told = ((row, prices.usd_per_hour(table.offers[row], work_s=float(work_s_M[row]))) for row in rows)
     return {row: usd_per_hour for row, usd_per_hour in told if usd_per_hour is not None}
+
+
+def _spot_rows(offers: Sequence[Offer]) -> dict[str, tuple[int, ...]]:
+    rows: dict[str, tuple[int, ...]] = {}
+    for row, offer in enumerate(offers):
+        if offer.pool.capacity_type is CapacityType.SPOT:
+            rows[offer.pool.name] = (*rows.get(offer.pool.name, ()), row)
+    return rows
 
 
 def _pointless_spot_M(table: OfferTable, num_nodes_M: FloatArray) -> BoolArray:

@@ -88,7 +88,8 @@ class PriceModel:
             return math.exp(last_log_usd)
         tick_T = np.arange(min(math.ceil(num_ticks), _MAX_TICKS_AHEAD))
         usd_T = np.exp(self.mean_log_usd + self.kept_ratio**tick_T * (last_log_usd - self.mean_log_usd))
-        return float(np.average(usd_T, weights=np.clip(num_ticks - tick_T, 0.0, 1.0)))
+        held_T = np.clip(num_ticks - tick_T, 0.0, 1.0)
+        return float(usd_T @ held_T / held_T.sum())
 
     def _ahead(self, log_usd_T: FloatArray, num_ticks: int) -> FloatArray:
         return np.asarray(log_usd_T + (1 - self.kept_ratio**num_ticks) * (self.mean_log_usd - log_usd_T))

@@ -67,7 +67,7 @@ class Way:
         return max(spot_usd_per_hour, default=self.demand_usd_per_hour)
 
     def at_price(self) -> Way:
-        """Return the way as it is paid for, with nothing else counted."""
+        """Return the way as a sum must pay for it: no price is thought to fall, and nothing else is counted."""
         base = None if self.base is None else self.base.at_price()
         return replace(self, demand=_at_price(self.demand), spot=_at_price(self.spot), base=base)
 
@@ -176,7 +176,10 @@ def _stocks(way: Way) -> set[Stock]:
 
 
 def _at_price(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
-    return tuple(replace(quote, extra_usd=0.0, extra_usd_per_hour=0.0) for quote in quotes)
+    return tuple(
+        replace(quote, expected_usd_per_hour=quote.budget_usd_per_hour, extra_usd=0.0, extra_usd_per_hour=0.0)
+        for quote in quotes
+    )
 
 
 def _gang_usd_per_hour(quote: Quote) -> float:

@@ -101,6 +101,9 @@ def test_a_region_that_does_not_answer_hides_no_other_and_is_counted_with_its_wo
     survey = surveyed(harness)
     assert {quote.offer.pool.region for quote in survey.market.quotes} == {"sim-east"}
     assert survey.unseen == ("sim/sim-west",)
+    assert {quote.offer.pool.region for quote in whole.market.quotes if survey.is_silent(quote.offer.pool)} == {
+        "sim-west"
+    }
     assert "1 of a part of sim (sim-west of the simulated cloud does not answer)" in survey.market.explain()
     assert {quote.offer.pool.region for quote in ask(harness).quotes} == {"sim-east"}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,8 +15,9 @@ from airflow_llmsched.control.context import Failed, Outcome, Succeeded, Watch
 from airflow_llmsched.control.places import CheckpointPlace
 from airflow_llmsched.control.rental_memory import MemoryFile, RentalMemory, Sighting
 from airflow_llmsched.control.rented_capacity import _recall
-from airflow_llmsched.domain.capacity import DataAt
+from airflow_llmsched.domain.capacity import DataAt, Offer, Requirement
 from airflow_llmsched.domain.workload import CapacityType
+from airflow_llmsched.errors import PartlySeenError
 from airflow_llmsched.planner.market.checkpoint_way import SavedState
 from airflow_llmsched.planner.market.rental import RentalView
 from airflow_llmsched.planner.market.rental_ways import mode_set, ways_of
@@ -440,6 +443,34 @@ def test_a_bought_block_for_half_of_the_gang_is_kept_and_spot_capacity_is_added_
     assert house.where() == [f"2 reserved sim.8x {EAST} + 2 spot sim.8x {EAST}"]
     assert house.clock.now_s() < deadline_s
     assert [each.intent.offer.pool.capacity_type.value for each in house.book().rentals()] == ["reserved", "spot"]
+
+
+@pytest.mark.parametrize(
+    ("until_s", "patience_s", "places"),
+    [
+        (900.0, 300.0, [EAST]),
+        (9000.0, 300.0, [EAST]),
+        (9000.0, 3000.0, [EAST, WEST]),  # if capacity elsewhere takes that long to come, there is no time to stay
+    ],
+)
+def test_a_gang_whose_region_does_not_say_what_it_offers_stays_while_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until_s: float, patience_s: float, places: list[str]
+) -> None:
+    """It left for dear on-demand capacity elsewhere, and came back: a list that is late is no reason to move."""
+    house = two_regions(tmp_path, egress_usd=0.0, patience_s=patience_s)
+    house.price(EAST, 4.0)
+    whole = house.sim_cloud.offers
+
+    def but_the_east(need: Requirement) -> NoReturn:
+        seen = [offer for offer in whole(need) if offer.pool.region != "sim-east"]
+        raise PartlySeenError("sim-east does not answer", seen=seen, unseen=["sim-east"])
+
+    def have(offers: Callable[[Requirement], Sequence[Offer]]) -> None:
+        monkeypatch.setattr(house.sim_cloud, "offers", offers)
+
+    outcome = house.run(before_look=house.at((400.0, lambda: have(but_the_east)), (until_s, lambda: have(whole))))
+    assert isinstance(outcome, Succeeded)
+    assert [each.rpartition(" ")[2] for each in house.where()] == places
 
 
 def test_a_region_that_did_not_answer_was_as_it_had_been(tmp_path: Path) -> None:

@@ -99,22 +99,30 @@ def test_a_budget_denies_what_would_pass_it_by_the_end_of_the_run(settings, sim_
         assert try_to_rent(settings).lease.pool.capacity_type == capacity_type
 
 
-def test_a_budget_goes_by_the_price_that_is_expected_and_not_by_a_spike(settings, sim_cloud):
-    """Two nodes for 48 h: $1,440 at the $15 of the moment, some $560 at what such spikes came down to in an hour."""
-    for pool, usd_per_hour in zip(sim_cloud.pools, (40.0, 15.0), strict=True):
+@pytest.mark.parametrize(
+    ("usd_now", "usd_usual"),
+    [
+        (15.0, 5.0),  # $1,440 at the $15 of the moment, some $560 if it falls as it always did
+        (5.0, 15.0),  # $480 at the $5 of the moment, some $1,300 if it rises as it always did
+    ],
+)
+def test_a_budget_goes_by_the_dearer_of_the_price_of_the_moment_and_that_which_is_expected(
+    settings, sim_cloud, usd_now, usd_usual
+):
+    """What is booked is what is paid: a run let in by an expected fall would be stopped at its first review."""
+    for pool, usd_per_hour in zip(sim_cloud.pools, (40.0, usd_now), strict=True):
         pool.offer = replace(pool.offer, usd_per_hour=usd_per_hour)
     need = Requirement(by_shape={"sim.8x": ShapeNeed(num_nodes=2, work_s=48 * 3600.0)})
-    settings = replace(settings, request=replace(REQUEST, need=need, max_usd=900.0, num_tokens=7_200))
-    with pytest.raises(RelaxError, match=r"at \$30\.00 an hour"):
-        try_to_rent(settings)
+    request = replace(REQUEST, need=need, max_usd=900.0, num_tokens=7_200)
     now_s, store = time.time(), open_store(settings.scope.state_root)
     for hour in range(1, 60):
-        seen = replace(sim_cloud.pools[1].offer, usd_per_hour=15.0 if hour % 8 == 0 else 5.0)
+        seen = replace(sim_cloud.pools[1].offer, usd_per_hour=usd_now if hour % 8 == 0 else usd_usual)
         snapshot = MarketSnapshot(taken_at_s=now_s - hour * 3600.0, offers=(seen,))
         store.put(snapshot_key(snapshot.taken_at_s), encode_snapshot(snapshot))
-    lease = try_to_rent(settings).lease
-    assert lease.pool.capacity_type == "spot"
-    assert open_renter(settings.scope).spend().usd_per_hour == 30.0  # what is booked is what is paid
+    with pytest.raises(RelaxError, match=r"budget\.max_usd"):
+        try_to_rent(replace(settings, request=request))
+    assert try_to_rent(replace(settings, request=replace(request, max_usd=1500.0))).lease.pool.capacity_type == "spot"
+    assert open_renter(settings.scope).spend().usd_per_hour == 2 * usd_now
 
 
 def test_a_budget_for_the_cheapest_never_pays_for_a_dearer_one(settings, sim_cloud):

@@ -144,6 +144,12 @@ def test_spot_capacity_counts_at_the_price_that_is_expected() -> None:
     assert mode.terms.spot_ratio == pytest.approx(0.3)
 
 
+def test_a_sum_must_pay_for_the_dearer_of_the_price_of_the_moment_and_that_which_is_expected() -> None:
+    for usd, expected_usd, counted_usd in ((9.0, 2.5, 9.0), (2.5, 9.0, 9.0), (3.0, None, 3.0)):
+        (way,) = ways_of([quote(), replace(spot(usd=usd), expected_usd_per_hour=expected_usd)], NEED)
+        assert way.at_price().spot_usd_per_hour == 2 * counted_usd
+
+
 def test_each_ways_hazards_are_of_its_own_count_of_nodes() -> None:
     ways = ways_of([quote(), spot(), quote("p5", num_nodes=1, usd=30.0)], NEED)
     alone = default_hazards()
