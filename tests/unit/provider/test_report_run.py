@@ -170,6 +170,8 @@ def test_a_damaged_record_of_what_was_rented_leaves_a_note_and_no_error(pipeline
     pipeline.run("provision")
     (record,) = pipeline.state_root.glob("runs/*/leases/*/intended.json")
     record.write_bytes(b"{")
+    assert gather(pipeline.scope, end_s=time.time()).rented_usd is not None  # by its copy
+    record.with_name("copy.json").write_bytes(b"{")
     report = gather(pipeline.scope, end_s=time.time())
     assert report.rented_usd is None
     assert f"{record} is damaged" in report.notes[-1]
