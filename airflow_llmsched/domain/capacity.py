@@ -82,6 +82,10 @@ class ShapeNeed:
     work_s: float
 
 
+COPY_BYTES_PER_S = 1e9
+"""How fast data and checkpoints come over from another region, unless told otherwise: a guess, slow for a bucket."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataAt:
     """Bytes that have to be where the nodes are. Leaving their region costs ``egress_usd_per_byte``."""
@@ -90,7 +94,7 @@ class DataAt:
     region: str
     num_bytes: int
     egress_usd_per_byte: float = 0.0
-    bytes_per_s: float = 1e9
+    bytes_per_s: float = COPY_BYTES_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

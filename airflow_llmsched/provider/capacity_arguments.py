@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_llmsched.domain.capacity import DEFAULT_CORRELATION, DataAt, Requirement
+from airflow_llmsched.domain.capacity import COPY_BYTES_PER_S, DEFAULT_CORRELATION, DataAt, Requirement
 from airflow_llmsched.domain.workload import CapacityType, CapacityWish, WorkloadSpec
 from airflow_llmsched.errors import SpecError
 from airflow_llmsched.provider.clouds import Clouds, options_of
@@ -101,10 +101,11 @@ def number(value: Any, *, path: str) -> float:
     return float(value)
 
 
-def speed(gb_per_s: Any, *, path: str) -> float:
-    """Return gigabytes in a second as bytes. Raises ``SpecError`` naming ``path``."""
-    if not number(gb_per_s, path=path):
-        raise SpecError(path=path, value=gb_per_s, hint="must be above 0, or the data never arrives")
+def copy_bytes_per_s(told: Mapping[str, Any], *, path: str) -> float:
+    """Return how fast something comes over, of what is ``told`` under ``path``. Raises ``SpecError``."""
+    gb_per_s = told.get("gb_per_s", COPY_BYTES_PER_S / GB)
+    if not number(gb_per_s, path=f"{path}.gb_per_s"):
+        raise SpecError(path=f"{path}.gb_per_s", value=gb_per_s, hint="must be above 0, or the data never arrives")
     return float(gb_per_s) * GB
 
 
@@ -151,7 +152,7 @@ def _data_at(index: int, told: Mapping[str, Any]) -> DataAt:
         region=str(told["region"]),
         num_bytes=parsed(parse_bytes, told.get("size"), path=f"{path}.size"),
         egress_usd_per_byte=number(told.get("egress_usd_per_gb", 0.0), path=f"{path}.egress_usd_per_gb") / GB,
-        bytes_per_s=speed(told.get("gb_per_s", 1.0), path=f"{path}.gb_per_s"),
+        bytes_per_s=copy_bytes_per_s(told, path=path),
     )
 
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_llmsched.errors import SpecError
-from airflow_llmsched.planner.market.checkpoint_way import COPY_BYTES_PER_S, SavedState, checkpoint_bytes
+from airflow_llmsched.planner.market.checkpoint_way import SavedState, checkpoint_bytes
 from airflow_llmsched.planner.market.stock import ALWAYS, StockModel
 from airflow_llmsched.planner.perf.job import job_of
 from airflow_llmsched.provider.capacity_arguments import (
     WISHES,
     capacity_request,
+    copy_bytes_per_s,
     duration_s,
     number,
     safe_hold_s,
-    speed,
 )
 from airflow_llmsched.provider.own_hazards import fitted_hazards
 from airflow_llmsched.provider.rental_policy import PolicySettings
@@ -155,7 +155,7 @@ def _checkpoint(told: Any, spec: WorkloadSpec) -> SavedState | None:
     usd_per_gb = told.get("egress_usd_per_gb")
     return SavedState(
         num_bytes=num_bytes,
-        bytes_per_s=speed(told["gb_per_s"], path=f"{path}.gb_per_s") if "gb_per_s" in told else COPY_BYTES_PER_S,
+        bytes_per_s=copy_bytes_per_s(told, path=path),
         egress_usd_per_gb=None if usd_per_gb is None else number(usd_per_gb, path=f"{path}.egress_usd_per_gb"),
     )
 

@@ -18,7 +18,7 @@ MAX_SNAPSHOTS = 72
 """Three days of them at one an hour: they are read again at each look at the market, one by one."""
 
 MAX_BYTES = 16 * MIB
-"""Of all snapshots that are read at one look: some 30,000 offers, a second's work."""
+"""Of all snapshots that are read at one look: some 30,000 offers, which take some seconds to read."""
 
 
 def prices_seen(need: Requirement, *, now_s: float) -> PricesSeen:

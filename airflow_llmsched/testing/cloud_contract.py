@@ -118,7 +118,7 @@ class CloudHarness(ABC):
         raise NotImplementedError
 
     def silence(self, *, is_silent: bool) -> None:
-        """Have the part of the cloud that ``far_offer`` is in answer nothing, or answer again."""
+        """Have the part of the cloud that ``far_offer`` is in answer nothing, or answer again. Only for such."""
         raise NotImplementedError
 
     def leave_parts(self) -> None:  # noqa: B027 - not every cloud has such parts

@@ -102,8 +102,8 @@ def links_on(records: Sequence[LinkRecord], tree: TopologyTree, shape: str) -> T
     """Return a tree of nodes of one ``shape`` with what was measured in place of what it claims.
 
     What counts was measured between such nodes, in a domain that the tree has nodes of, and none of them has been moved
-    out of it since; of several of one level the
-    lowest does: a plan must hold on every domain of it. Without any, the tree is returned as it is.
+    out of it since; of several of one level the lowest does: a plan must hold on every domain of it. Without any, the
+    tree is returned as it is.
     """
     lowest: dict[str | None, LinkRecord] = {}
     path_of = {node.id: node.path for node in tree.nodes} if records else {}

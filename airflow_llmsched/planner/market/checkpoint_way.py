@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_llmsched.domain.capacity import Quote
+from airflow_llmsched.domain.capacity import COPY_BYTES_PER_S, Quote
 from airflow_llmsched.planner.perf.job import FORMAT_BYTES, TransformerJob
 from airflow_llmsched.planner.perf.memory_states import optimizer_bytes_per_parameter
 from airflow_llmsched.planner.perf.parameters import count_parameters
 from airflow_llmsched.units import GB, HOUR_S
-
-COPY_BYTES_PER_S = 1.0 * GB
-"""As fast as ``data`` comes over, unless told otherwise: a guess, and a slow one for a bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

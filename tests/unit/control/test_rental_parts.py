@@ -233,7 +233,7 @@ def test_a_part_that_cannot_be_given_back_keeps_no_other_from_it(make_house: Cal
             raise CouldNotLookError("no answer")
         release(lease_id)
 
-    house.sim_cloud.release = refuse  # type: ignore[method-assign]
+    house.sim_cloud.release = refuse  # type: ignore[method-assign]  # of this lease alone: no fault of SimCloud does
     with pytest.raises(CouldNotLookError, match="no answer"):
         rack.give_up(reason="done")
     assert {lease.id for lease in house.sim_cloud.find_all()} == {first} != {second}
